@@ -94,7 +94,7 @@ TERCET_HD float exp2_(float y) {
 /// polynomial interpolates (log2(1 + f) − f·log2(e))/f² at Chebyshev nodes.
 TERCET_HD float log2_(float x) {
   const uint32_t bits = float_bits(x);
-  const int e = static_cast<int>((bits - 0x3f3504f3U) >> 23) - (bits < 0x3f3504f3U ? 512 : 0);  // floor
+  const int e = static_cast<int>(bits - 0x3f3504f3U) >> 23;
   const float f = float_from_bits(bits - (static_cast<uint32_t>(e) << 23)) - 1.0F;
   float q = 0x1.900022p-4F;
   q = fma_(q, f, -0x1.5579e8p-3F);

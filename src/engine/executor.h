@@ -1,0 +1,34 @@
+// The seam between scheduling and arithmetic: a plan of one step goes down, rows' results come up.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/batch.h"
+#include "ops/draw.h"
+
+namespace tercet {
+
+/// One step, complete in itself: every rank computes its part from this and nothing else.
+struct StepPlan {
+  std::vector<PageCopy> copies;  // done first, in order
+  Batch batch;
+  std::vector<RowOutput> outputs;  // ordered by row; a row may occur more than once
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  /// Results in the order of plan.outputs. What a row becomes depends on its tokens before and on nothing
+  /// else in the plan. Blocks until done; called by one thread.
+  virtual std::vector<RowResult> run(const StepPlan& plan) = 0;
+
+  virtual int32_t vocabulary() const = 0;
+  /// Pages of the KV cache; page ids are 0 … pages() − 1.
+  virtual int32_t pages() const = 0;
+  /// The most rows a plan may have.
+  virtual int32_t max_rows() const = 0;
+};
+
+}  // namespace tercet
