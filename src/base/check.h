@@ -25,11 +25,11 @@ template <class A, class B>
 #define TERCET_CHECK(condition) \
   ((condition) ? void() : ::tercet::detail::check_failed(__FILE__, __LINE__, #condition))
 
-#define TERCET_CHECK_OP_(a, op, b)                                                              \
-  do {                                                                                          \
-    const auto check_a_ = (a);                                                                  \
-    const auto check_b_ = (b);                                                                  \
-    if (!(check_a_ op check_b_))                                                                \
+#define TERCET_CHECK_OP_(a, op, b)                                                               \
+  do {                                                                                           \
+    const auto check_a_ = (a);                                                                   \
+    const auto check_b_ = (b);                                                                   \
+    if (!(check_a_ op check_b_))                                                                 \
       ::tercet::detail::check_failed(__FILE__, __LINE__, #a " " #op " " #b, check_a_, check_b_); \
   } while (false)
 

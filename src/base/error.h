@@ -28,13 +28,14 @@ tl::unexpected<Error> fail(fmt::format_string<Args...> format, Args&&... args) {
 
 #define TERCET_CONCAT_(a, b) a##b
 #define TERCET_CONCAT(a, b) TERCET_CONCAT_(a, b)
-#define TERCET_TRY_(tmp, declaration, expression)       \
-  auto tmp = (expression);                              \
+#define TERCET_TRY_(tmp, declaration, expression)          \
+  auto tmp = (expression);                                 \
   if (!tmp) return tl::unexpected(std::move(tmp).error()); \
   declaration = std::move(*tmp)
 
 /// `TERCET_TRY(auto file, open(path));` binds the value or returns the error to the caller.
-#define TERCET_TRY(declaration, expression) TERCET_TRY_(TERCET_CONCAT(try_, __LINE__), declaration, expression)
+#define TERCET_TRY(declaration, expression) \
+  TERCET_TRY_(TERCET_CONCAT(try_, __LINE__), declaration, expression)
 
 /// The same for Result<void>.
 #define TERCET_TRY_VOID(expression) \

@@ -16,13 +16,19 @@ struct StepPlan {
   std::vector<RowOutput> outputs;  // ordered by row; a row may occur more than once
 };
 
+struct StepResult {
+  std::vector<RowResult> rows;  // in the order of plan.outputs
+  std::vector<uint8_t> failed;  // [batch.sequences]: 1 where a row of the sequence met a non-finite value
+                                // (rule 0). Its keys and values are then worthless: its request ends.
+};
+
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Results in the order of plan.outputs. What a row becomes depends on its tokens before and on nothing
+  /// What a row becomes depends on its tokens before and on nothing
   /// else in the plan. Blocks until done; called by one thread.
-  virtual std::vector<RowResult> run(const StepPlan& plan) = 0;
+  virtual StepResult run(const StepPlan& plan) = 0;
 
   virtual int32_t vocabulary() const = 0;
   /// Pages of the KV cache; page ids are 0 … pages() − 1.

@@ -23,10 +23,10 @@ struct TokenCount {
 /// Applied in this order: repetition, presence and frequency penalties, bias, mask, ÷ temperature, top-k,
 /// top-p, min-p. Neutral values switch a part off.
 struct DrawParams {
-  float temperature = 1.0F;  // ≥ 0; 0: the largest logit, ties to the lower index
-  int32_t top_k = 0;         // ≥ 0; 0: off
-  float top_p = 1.0F;        // (0, 1]; 1: off
-  float min_p = 0.0F;        // [0, 1]; 0: off
+  float temperature = 1.0F;         // ≥ 0; 0: the largest logit, ties to the lower index
+  int32_t top_k = 0;                // ≥ 0; 0: off
+  float top_p = 1.0F;               // (0, 1]; 1: off
+  float min_p = 0.0F;               // [0, 1]; 0: off
   float repetition_penalty = 1.0F;  // > 0; divides positive logits of tokens seen, multiplies negative ones
   float presence_penalty = 0.0F;    // subtracted once from a token in the answer
   float frequency_penalty = 0.0F;   // subtracted for each time it is in the answer
@@ -41,10 +41,10 @@ struct DrawParams {
 struct RowOutput {
   int32_t row = 0;
   bool draw = false;
-  DrawParams params;         // where draw
-  int32_t target = -1;       // report this token's log-probability; where draw: the drawn token's
-  int32_t top = 0;           // report the N most probable tokens, by (log-probability, then lower index)
-  bool all = false;          // report every token's log-probability
+  DrawParams params;    // where draw
+  int32_t target = -1;  // report this token's log-probability; where draw: the drawn token's
+  int32_t top = 0;      // report the N most probable tokens, by (log-probability, then lower index)
+  bool all = false;     // report every token's log-probability
 };
 
 struct TokenLogprob {

@@ -15,10 +15,21 @@ struct Row {
 };
 
 constexpr std::array<Row, 15> kTable{{
-    {DType::boolean, "BOOL", 1}, {DType::u8, "U8", 1},    {DType::i8, "I8", 1},   {DType::f8_e4m3, "F8_E4M3", 1},
-    {DType::f8_e5m2, "F8_E5M2", 1}, {DType::i16, "I16", 2}, {DType::u16, "U16", 2}, {DType::f16, "F16", 2},
-    {DType::bf16, "BF16", 2},    {DType::i32, "I32", 4},  {DType::u32, "U32", 4}, {DType::f32, "F32", 4},
-    {DType::i64, "I64", 8},      {DType::u64, "U64", 8},  {DType::f64, "F64", 8},
+    {DType::boolean, "BOOL", 1},
+    {DType::u8, "U8", 1},
+    {DType::i8, "I8", 1},
+    {DType::f8_e4m3, "F8_E4M3", 1},
+    {DType::f8_e5m2, "F8_E5M2", 1},
+    {DType::i16, "I16", 2},
+    {DType::u16, "U16", 2},
+    {DType::f16, "F16", 2},
+    {DType::bf16, "BF16", 2},
+    {DType::i32, "I32", 4},
+    {DType::u32, "U32", 4},
+    {DType::f32, "F32", 4},
+    {DType::i64, "I64", 8},
+    {DType::u64, "U64", 8},
+    {DType::f64, "F64", 8},
 }};
 
 const Row& row(DType dtype) {
@@ -57,8 +68,9 @@ uint16_t float_to_f16(float x) {
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);
-  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // 65520 and above round to infinity
-  if (magnitude < 0x38800000) {                                              // below 2^-14: a multiple of 2^-24
+  if (magnitude >= 0x477ff000)
+    return static_cast<uint16_t>(sign | 0x7c00);  // 65520 and above round to infinity
+  if (magnitude < 0x38800000) {                   // below 2^-14: a multiple of 2^-24
     const float units = std::bit_cast<float>(magnitude) * 0x1p24F;
     return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyintf(units)));
   }

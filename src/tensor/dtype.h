@@ -9,7 +9,23 @@
 namespace tercet {
 
 /// The element types of the safetensors format, under its own names ("F32", "BF16", "F8_E4M3" …).
-enum class DType : uint8_t { boolean, u8, i8, f8_e4m3, f8_e5m2, i16, u16, f16, bf16, i32, u32, f32, i64, u64, f64 };
+enum class DType : uint8_t {
+  boolean,
+  u8,
+  i8,
+  f8_e4m3,
+  f8_e5m2,
+  i16,
+  u16,
+  f16,
+  bf16,
+  i32,
+  u32,
+  f32,
+  i64,
+  u64,
+  f64
+};
 
 /// Bytes of one element.
 int dtype_size(DType dtype);

@@ -28,13 +28,13 @@ TEST(DType, EveryHalfRoundTrips) {
 }
 
 TEST(DType, HalfRoundsToNearestEven) {
-  EXPECT_EQ(float_to_f16(1.0F + 0x1p-11F), 0x3c00);             // half-way: even below
-  EXPECT_EQ(float_to_f16(1.0F + 0x3p-11F), 0x3c02);             // half-way: even above
+  EXPECT_EQ(float_to_f16(1.0F + 0x1p-11F), 0x3c00);  // half-way: even below
+  EXPECT_EQ(float_to_f16(1.0F + 0x3p-11F), 0x3c02);  // half-way: even above
   EXPECT_EQ(float_to_f16(65519.0F), 0x7bff);
   EXPECT_EQ(float_to_f16(65520.0F), 0x7c00);
-  EXPECT_EQ(float_to_f16(0x1p-25F), 0);                         // half the least subnormal: even is zero
+  EXPECT_EQ(float_to_f16(0x1p-25F), 0);  // half the least subnormal: even is zero
   EXPECT_EQ(float_to_f16(0x1.8p-24F), 2);
-  EXPECT_EQ(float_to_f16(0x1.ffep-15F + 0x1p-26F), 0x0400);     // rounds up into the normals
+  EXPECT_EQ(float_to_f16(0x1.ffep-15F + 0x1p-26F), 0x0400);  // rounds up into the normals
 }
 
 TEST(DType, BrainFloatRoundsToNearestEven) {

@@ -9,14 +9,16 @@
 
 namespace tercet {
 
-/// y[n] = Σ_k w[n, k]·x[k]. Either affine, w = scale·q + bias per group of `group` weights along k, or floats.
+/// y[n] = Σ_k w[n, k]·x[k]. Either affine, w = scale·q + bias per group of `group` weights along k, or
+/// floats.
 struct MatrixData {
-  int64_t n = 0;  // outputs
-  int64_t k = 0;  // inputs; a multiple of `group`
-  int bits = 0;   // affine: bits of q (2, 3, 4, 5, 6, 8). 0: floats
-  int group = 64; // affine: 32, 64 or 128. floats: 64 (docs/exactness.md, rule 2)
-  DType dtype = DType::bf16;          // of the float values, or of scales and biases: bf16, f16 or f32
-  const std::byte* values = nullptr;  // floats [n, k], or q as a little-endian stream of bits, [n, k·bits/8] bytes
+  int64_t n = 0;              // outputs
+  int64_t k = 0;              // inputs; a multiple of `group`
+  int bits = 0;               // affine: bits of q (2, 3, 4, 5, 6, 8). 0: floats
+  int group = 64;             // affine: 32, 64 or 128. floats: 64 (docs/exactness.md, rule 2)
+  DType dtype = DType::bf16;  // of the float values, or of scales and biases: bf16, f16 or f32
+  const std::byte* values =
+      nullptr;  // floats [n, k], or q as a little-endian stream of bits, [n, k·bits/8] bytes
   const std::byte* scales = nullptr;  // affine: [n, k/group]
   const std::byte* biases = nullptr;  // affine: [n, k/group]
   std::shared_ptr<const void> owner;  // keeps the pointers alive
