@@ -14,12 +14,18 @@ struct StepPlan {
   std::vector<PageCopy> copies;  // done first, in order
   Batch batch;
   std::vector<RowOutput> outputs;  // ordered by row; a row may occur more than once
+
+  // Where not empty, the MTP layer runs too: next[r] is the token after row r's (any, where there is none:
+  // that row's results then mean nothing), and mtp_outputs tell of the token after that.
+  std::vector<int32_t> next;  // [batch.rows()]
+  std::vector<RowOutput> mtp_outputs;
 };
 
 struct StepResult {
-  std::vector<RowResult> rows;  // in the order of plan.outputs
-  std::vector<uint8_t> failed;  // [batch.sequences]: 1 where a row of the sequence met a non-finite value
-                                // (rule 0). Its keys and values are then worthless: its request ends.
+  std::vector<RowResult> rows;      // in the order of plan.outputs
+  std::vector<RowResult> mtp_rows;  // in the order of plan.mtp_outputs
+  std::vector<uint8_t> failed;      // [batch.sequences]: 1 where a row of the sequence met a non-finite value
+                                    // (rule 0). Its keys and values are then worthless: its request ends.
 };
 
 class Executor {
