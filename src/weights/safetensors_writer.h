@@ -29,6 +29,8 @@ class SafetensorsWriter {
   Result<void> finish();
 
  private:
+  Result<void> check_stream() const;
+
   std::string path_;
   std::ofstream file_;
   std::vector<TensorInfo> tensors_;

@@ -1,39 +1,35 @@
-// Checkpoints made in memory from a seed: random weights of the true shapes, for whoever measures or tests
-// without a download. Integers and exact float operations only, so every machine makes the same bits.
+// Tensors made from a seed: random weights of any shape, for whoever measures or tests without a download.
+// Integers and exact or correctly rounded operations only, so every machine makes the same bits.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/error.h"
-#include "weights/checkpoint.h"
 #include "weights/tensor_source.h"
 
 namespace tercet {
 
-/// How the values of a tensor are drawn.
+/// How a tensor's values are drawn. `scale` is SyntheticTensor's.
 enum class SyntheticKind : uint8_t {
-  quantized,  // u32 words of uniform q
-  scales,     // of a quantised matrix
-  biases,     // of a quantised matrix: each row group's range is centred on 0
-  weights,    // bf16 floats, uniform, of the same spread as quantised ones
-  norm,       // bf16, around 1
-  bias,       // float32, small
-  zero,       // float32 zeros: every score ties
+  packed,   // U32: uniform bits, so uniform q of any width
+  scales,   // BF16: of an affine matrix whose weights have the standard deviation `scale`; both signs
+  biases,   // BF16: each puts its group's weights about 0
+  weights,  // BF16: uniform, with the standard deviation `scale`
+  norm,     // BF16: uniform in `scale`·[3/4, 5/4]
+  offsets,  // F32: uniform in ±`scale`
 };
 
 struct SyntheticTensor {
   TensorInfo info;
   SyntheticKind kind;
-  int bits = 0;      // scales, biases: of their matrix
-  float spread = 0;  // scales, biases, weights, bias: standard deviation of the values
+  double scale;
+  int bits = 0;  // of the matrix of scales and biases, which share their draws: NAME.scales, NAME.biases
 };
 
-/// A source that makes each tensor when it is read: a function of (seed, name, element) alone. A read costs
-/// the tensor's size in memory and runs on `threads` threads, one read at a time.
+/// A value is a function of (seed, name, place) alone. A read costs the tensor's size in memory and runs on
+/// `threads` threads, one read at a time, at about 1 GB/s a thread.
 std::shared_ptr<const TensorSource> make_synthetic_source(std::vector<SyntheticTensor> tensors, uint64_t seed,
                                                           int threads);
 
