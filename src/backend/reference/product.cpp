@@ -49,7 +49,8 @@ void load_group(const Matrix& w, int64_t row, int64_t g, Group& out) {
     return;
   }
   uint8_t q[kMaxGroup];
-  unpack_bits(w.affine.values + row * w.affine.value_row_bytes(), w.affine.bits, g * w.group, w.group, q);
+  const std::byte* packed = w.affine.values + row * w.affine.value_row_bytes();
+  unpack_q(packed + g * w.group * w.affine.bits / 8, w.affine.bits, w.group, q);
   out.two_planes = w.affine.bits > 4;
   for (int64_t i = 0; i < w.group; ++i) out.low[i] = out.two_planes ? q[i] & 15 : q[i];
   if (out.two_planes) {
@@ -164,7 +165,8 @@ void table_row(const MatrixData& table, int64_t row, float* out) {
   }
   for (int64_t g = 0; g < table.k / table.group; ++g) {
     uint8_t q[kMaxGroup];
-    unpack_bits(table.values + row * table.value_row_bytes(), table.bits, g * table.group, table.group, q);
+    const std::byte* packed = table.values + row * table.value_row_bytes();
+    unpack_q(packed + g * table.group * table.bits / 8, table.bits, table.group, q);
     const int64_t at = row * (table.k / table.group) + g;
     const float scale = value_at(table.dtype, table.scales, at);
     const float bias = value_at(table.dtype, table.biases, at);

@@ -1,0 +1,3 @@
+#include "backend/reference/reference_ops.h"
+
+#include <gtest/gtest.h>
