@@ -110,6 +110,9 @@ TensorBytes make(const SyntheticTensor& tensor, uint64_t seed, Workers& workers)
         const double u = (static_cast<double>(bits[static_cast<size_t>(j)] >> 8) - 8388607.5) * 0x1p-23;
         return static_cast<float>(scale * u);
       });
+    case SyntheticKind::constant:
+      return fill<4, float>(workers, seed, name, count,
+                            [scale](const Bits&, int) { return static_cast<float>(scale); });
   }
   TERCET_CHECK(false);
   return {};

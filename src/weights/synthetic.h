@@ -13,12 +13,13 @@ namespace tercet {
 
 /// How a tensor's values are drawn. `scale` is SyntheticTensor's.
 enum class SyntheticKind : uint8_t {
-  packed,   // U32: uniform bits, so uniform q of any width
-  scales,   // BF16: of an affine matrix whose weights have the standard deviation `scale`; both signs
-  biases,   // BF16: each puts its group's weights about 0
-  weights,  // BF16: uniform, with the standard deviation `scale`
-  norm,     // BF16: uniform in `scale`·[3/4, 5/4]
-  offsets,  // F32: uniform in ±`scale`
+  packed,    // U32: uniform bits, so uniform q of any width
+  scales,    // BF16: of an affine matrix whose weights have the standard deviation `scale`; both signs
+  biases,    // BF16: each puts its group's weights about 0
+  weights,   // BF16: uniform, with the standard deviation `scale`
+  norm,      // BF16: uniform in `scale`·[3/4, 5/4]
+  offsets,   // F32: uniform in ±`scale`
+  constant,  // F32: `scale`
 };
 
 struct SyntheticTensor {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,5 +51,8 @@ struct Config {
 /// spellings that contradict each other, sizes out of bounds or that don't divide, and what this engine does
 /// not compute: QK norm or sigmoid routing off, other RoPE types, activations or head sizes, attention bias.
 Result<Config> parse_config(std::string_view config_json);
+
+/// The text of a config.json from which parse_config() makes this configuration again.
+std::string write_config(const Config& config);
 
 }  // namespace tercet::hy_v3

@@ -8,6 +8,7 @@
 #include "model/hy_v3/config.h"
 #include "model/hy_v3/tensor_names.h"
 #include "tensor/matrix_data.h"
+#include "weights/matrix.h"
 #include "weights/tensor_source.h"
 
 namespace tercet::hy_v3 {

@@ -56,7 +56,15 @@ struct ModelNames {
   std::vector<std::string> unused;  // tensors that are no part of the model; also logged
 };
 
-/// Finds every part; one error lists those that are missing. Reads names only: shapes are checked on loading.
+/// How a checkpoint names the parts and stores the experts: Hugging Face's files (apart, the MTP layer as one
+/// more layer), transformers in memory (gate and up fused, stacked), MLX (stacked, the MTP layer as `mtp`).
+enum class Spelling { hugging_face, transformers, mlx };
+
+/// The names as a spelling has them, the MTP layer with them where the config promises one. For writers.
+ModelNames spell_names(const Config& config, Spelling spelling);
+
+/// Finds every part, each in any spelling; one error lists those that are missing. Reads names only: shapes
+/// are checked on loading.
 Result<ModelNames> resolve_names(const Config& config, const TensorSource& source);
 
 }  // namespace tercet::hy_v3
