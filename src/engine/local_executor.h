@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "engine/executor.h"
 #include "model/hy_v3/config.h"
 #include "model/hy_v3/model.h"

@@ -24,10 +24,12 @@ float value_at(DType dtype, const std::byte* data, int64_t index) {
   return dtype == DType::bf16 ? bf16_to_float(bits) : f16_to_float(bits);
 }
 
-/// Σ q·n of one group: exact (rule 2), so its order is the compiler's to choose.
+/// Σ q·n of one group: exact (rule 2), so its order is the compiler's to choose. Groups are multiples of 32.
 int32_t block_sum(const int16_t* a, const int16_t* b, int64_t count) {
   int32_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += int32_t{a[i]} * b[i];
+  for (int64_t part = 0; part < count; part += 32) {
+    for (int64_t i = part; i < part + 32; ++i) sum += int32_t{a[i]} * b[i];
+  }
   return sum;
 }
 
@@ -48,13 +50,13 @@ void load_group(const Matrix& w, int64_t row, int64_t g, Group& out) {
     out.scale = power_of_two(w.f[static_cast<size_t>(at)] - 12);
     return;
   }
-  uint8_t q[kMaxGroup];
+  uint8_t q[kMaxGroup] = {};
   const std::byte* packed = w.affine.values + row * w.affine.value_row_bytes();
   unpack_q(packed + g * w.group * w.affine.bits / 8, w.affine.bits, w.group, q);
   out.two_planes = w.affine.bits > 4;
-  for (int64_t i = 0; i < w.group; ++i) out.low[i] = out.two_planes ? q[i] & 15 : q[i];
+  for (int64_t i = 0; i < kMaxGroup; ++i) out.low[i] = q[i] & 15;
   if (out.two_planes) {
-    for (int64_t i = 0; i < w.group; ++i) out.high[i] = static_cast<int16_t>(q[i] >> 4);
+    for (int64_t i = 0; i < kMaxGroup; ++i) out.high[i] = q[i] >> 4;
   }
   out.scale = value_at(w.affine.dtype, w.affine.scales, at);
   out.bias = value_at(w.affine.dtype, w.affine.biases, at);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/threads.h"
 #include "comm/communicator.h"
 #include "model/hy_v3/activations.h"
 #include "model/hy_v3/layer.h"

@@ -1,10 +1,12 @@
 // The parts of the model that one rank owns, as members: no names after loading.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "base/threads.h"
 #include "model/hy_v3/config.h"
 #include "model/hy_v3/placement.h"
 #include "ops/ops.h"

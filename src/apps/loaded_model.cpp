@@ -1,0 +1,42 @@
+#include "apps/loaded_model.h"
+
+#include "backend/reference/reference_ops.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "model/hy_v3/synthetic_model.h"
+#include "weights/checkpoint.h"
+
+namespace tercet {
+
+int thread_count(const ModelOptions& options) {
+  return options.threads > 0 ? options.threads : available_threads();
+}
+
+Result<Checkpoint> open_model(const ModelOptions& options) {
+  constexpr uint64_t kSyntheticSeed = 0;  // golden digests are of this seed
+  if (hy_v3::is_synthetic(options.model)) {
+    return hy_v3::parse_synthetic(options.model, kSyntheticSeed, thread_count(options));
+  }
+  return open_checkpoint(options.model);
+}
+
+Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& limits, const Console& console) {
+  if (options.verbose) set_log_level(LogLevel::info);
+  TERCET_TRY(const Checkpoint checkpoint, open_model(options));
+  LoadedModel model;
+  TERCET_TRY(model.config, hy_v3::parse_config(checkpoint.config_json));
+  Progress progress(console, "loading", 1000);
+  ExecutorOptions executor;
+  executor.stages = options.pipeline_stages;
+  executor.shards = options.tensor_shards;
+  executor.threads = thread_count(options);
+  executor.limits.max_rows = options.chunk > 0 ? options.chunk : limits.max_rows;
+  executor.limits.pages = static_cast<int32_t>((limits.cache_tokens + kPageTokens - 1) / kPageTokens);
+  executor.limits.mtp = limits.mtp;
+  executor.make_ops = make_reference_ops;
+  executor.progress = [&](int64_t done, int64_t total) { progress.update(done * 1000 / total); };
+  TERCET_TRY(model.executor, LocalExecutor::load(model.config, *checkpoint.tensors, executor));
+  return model;
+}
+
+}  // namespace tercet
