@@ -7,6 +7,7 @@
 #include "apps/options.h"
 #include "engine/local_executor.h"
 #include "model/hy_v3/config.h"
+#include "weights/checkpoint.h"
 
 namespace tercet {
 
