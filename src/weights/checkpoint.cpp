@@ -63,9 +63,9 @@ Result<std::map<std::string, std::string>> read_index(const fs::path& path) {
                   file.dump());
     }
     const auto name = file.get<std::string>();
-    if (name.empty() || fs::path(name).filename() != name) {
-      return fail("{}: tensor \"{}\": expected a file beside the index, found \"{}\"", path.string(), tensor,
-                  name);
+    if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos) {
+      return fail("{}: tensor \"{}\": expected a safetensors file beside the index, found \"{}\"",
+                  path.string(), tensor, name);
     }
     shards.emplace(tensor, name);
   }

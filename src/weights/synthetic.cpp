@@ -16,7 +16,7 @@ namespace {
 
 using Bits = std::array<uint32_t, 4>;
 
-const double kSqrt3 = std::sqrt(3.0);
+constexpr double kSqrt3 = 1.7320508075688772;
 
 /// Reads take turns: a ThreadPool serves one caller.
 struct Workers {
@@ -37,13 +37,17 @@ template <int kPerBlock, class T, class Draw>
 TensorBytes fill(Workers& workers, uint64_t seed, std::string_view stream, int64_t count, const Draw& draw) {
   auto [out, bytes] = new_tensor<T>(count);
   const uint64_t key = hash(stream);
+  const int64_t whole_blocks = count / kPerBlock;
   const auto fill_blocks = [&, out = out](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const Bits bits = philox4x32(key, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                                          static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-      const int64_t first = block * kPerBlock;
-      const int in_block = static_cast<int>(std::min<int64_t>(kPerBlock, count - first));
-      for (int j = 0; j < in_block; ++j) out[first + j] = draw(bits, j);
+      T* values = out + block * kPerBlock;
+      if (block < whole_blocks) {
+        for (int j = 0; j < kPerBlock; ++j) values[j] = draw(bits, j);
+      } else {
+        for (int j = 0; j < count % kPerBlock; ++j) values[j] = draw(bits, j);
+      }
     }
   };
   const std::lock_guard lock(workers.turn);
@@ -51,15 +55,30 @@ TensorBytes fill(Workers& workers, uint64_t seed, std::string_view stream, int64
   return bytes;
 }
 
-/// 16 bits of a block to (-1, 1).
-double symmetric16(const Bits& bits, int j) {
-  const uint32_t half = bits[static_cast<size_t>(j / 2)] >> (j % 2 * 16) & 0xffff;
-  return (static_cast<double>(half) - 32767.5) * 0x1p-15;
-}
-
 uint16_t to_bf16(double x) { return float_to_bf16(static_cast<float>(x)); }
 
-/// The scale and the bias of group j of a block: half a block for each.
+/// A bf16 tensor, each value a function of 16 random bits; large ones look it up.
+template <class Value>
+TensorBytes fill_bf16(Workers& workers, uint64_t seed, std::string_view stream, int64_t count,
+                      const Value& value) {
+  constexpr uint32_t kValues = 1 << 16;
+  const auto half = [](const Bits& bits, int j) {
+    return bits[static_cast<size_t>(j / 2)] >> (j % 2 * 16) & (kValues - 1);
+  };
+  if (count < kValues) {
+    return fill<8, uint16_t>(workers, seed, stream, count,
+                             [&](const Bits& bits, int j) { return to_bf16(value(half(bits, j))); });
+  }
+  std::vector<uint16_t> table(kValues);
+  for (uint32_t r = 0; r < kValues; ++r) table[r] = to_bf16(value(r));
+  return fill<8, uint16_t>(workers, seed, stream, count,
+                           [&](const Bits& bits, int j) { return table[half(bits, j)]; });
+}
+
+/// 16 bits to (-1, 1).
+double symmetric(uint32_t r) { return (r - 32767.5) * 0x1p-15; }
+
+/// The scale and the bias of a group, from the same 16 bits: 1 of sign, 7 of the middle, 8 of size.
 struct GroupDraw {
   double base;  // scale's mean
   double middle;
@@ -69,14 +88,13 @@ struct GroupDraw {
     base = spread / std::sqrt((levels * levels - 1) / 12);  // q is uniform over `levels` whole numbers
     middle = (levels - 1) / 2;
   }
-  uint16_t scale(const Bits& bits, int j) const {
-    const uint32_t r = bits[static_cast<size_t>(2 * j)];
-    const double factor = 0.5 + (r >> 8) * 0x1p-24;
-    return to_bf16((r & 1) != 0 ? -base * factor : base * factor);
+  double scale(uint32_t r) const {
+    const double size = base * (0.5 + (r >> 8) * 0x1p-8);
+    return (r & 1) != 0 ? -size : size;
   }
-  uint16_t bias(const Bits& bits, int j) const {
-    const double off_centre = (bits[static_cast<size_t>(2 * j + 1)] >> 8) * 0x1p-24 - 0.5;
-    return to_bf16(-static_cast<double>(bf16_to_float(scale(bits, j))) * (middle + off_centre));
+  double bias(uint32_t r) const {
+    const double off_centre = (r >> 1 & 0x7f) * 0x1p-7 - 0.5;
+    return -static_cast<double>(bf16_to_float(to_bf16(scale(r)))) * (middle + off_centre);
   }
 };
 
@@ -85,34 +103,28 @@ TensorBytes make(const SyntheticTensor& tensor, uint64_t seed, Workers& workers)
   const int64_t count = tensor.info.elements();
   const double scale = tensor.scale;
   const std::string groups = name.substr(0, name.rfind('.')) + ".groups";
+  const GroupDraw group(scale, tensor.bits);
   switch (tensor.kind) {
     case SyntheticKind::packed:
       return fill<4, uint32_t>(workers, seed, name, count,
                                [](const Bits& bits, int j) { return bits[static_cast<size_t>(j)]; });
     case SyntheticKind::scales:
-      return fill<2, uint16_t>(
-          workers, seed, groups, count,
-          [draw = GroupDraw(scale, tensor.bits)](const Bits& bits, int j) { return draw.scale(bits, j); });
+      return fill_bf16(workers, seed, groups, count, [&](uint32_t r) { return group.scale(r); });
     case SyntheticKind::biases:
-      return fill<2, uint16_t>(
-          workers, seed, groups, count,
-          [draw = GroupDraw(scale, tensor.bits)](const Bits& bits, int j) { return draw.bias(bits, j); });
+      return fill_bf16(workers, seed, groups, count, [&](uint32_t r) { return group.bias(r); });
     case SyntheticKind::weights:
-      return fill<8, uint16_t>(workers, seed, name, count, [width = scale * kSqrt3](const Bits& bits, int j) {
-        return to_bf16(width * symmetric16(bits, j));
-      });
+      return fill_bf16(workers, seed, name, count, [&](uint32_t r) { return scale * kSqrt3 * symmetric(r); });
     case SyntheticKind::norm:
-      return fill<8, uint16_t>(workers, seed, name, count, [scale](const Bits& bits, int j) {
-        return to_bf16(scale * (1 + symmetric16(bits, j) / 4));
-      });
+      return fill_bf16(workers, seed, name, count,
+                       [&](uint32_t r) { return scale * (1 + symmetric(r) / 4); });
     case SyntheticKind::offsets:
-      return fill<4, float>(workers, seed, name, count, [scale](const Bits& bits, int j) {
-        const double u = (static_cast<double>(bits[static_cast<size_t>(j)] >> 8) - 8388607.5) * 0x1p-23;
+      return fill<4, float>(workers, seed, name, count, [&](const Bits& bits, int j) {
+        const double u = ((bits[static_cast<size_t>(j)] >> 8) - 8388607.5) * 0x1p-23;
         return static_cast<float>(scale * u);
       });
     case SyntheticKind::constant:
       return fill<4, float>(workers, seed, name, count,
-                            [scale](const Bits&, int) { return static_cast<float>(scale); });
+                            [&](const Bits&, int) { return static_cast<float>(scale); });
   }
   TERCET_CHECK(false);
   return {};

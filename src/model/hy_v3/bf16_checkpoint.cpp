@@ -38,9 +38,13 @@ void row_to_bf16(const MatrixData& m, int64_t row, uint8_t* scratch, uint16_t* o
   unpack_q(values, m.bits, m.k, scratch);
   const std::byte* scales = m.scales + row * m.scale_row_bytes();
   const std::byte* biases = m.biases + row * m.scale_row_bytes();
-  for (int64_t i = 0; i < m.k; ++i) {
-    const float scaled = value_at(scales, m.dtype, i / m.group) * static_cast<float>(scratch[i]);
-    out[i] = float_to_bf16(scaled + value_at(biases, m.dtype, i / m.group));
+  for (int64_t group = 0; group < m.k / m.group; ++group) {
+    const float scale = value_at(scales, m.dtype, group);
+    const float bias = value_at(biases, m.dtype, group);
+    for (int64_t i = group * m.group; i < (group + 1) * m.group; ++i) {
+      const float scaled = scale * static_cast<float>(scratch[i]);
+      out[i] = float_to_bf16(scaled + bias);
+    }
   }
 }
 
