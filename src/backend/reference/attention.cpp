@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "backend/reference/clones.h"
 #include "backend/reference/rounding.h"
 #include "ops/exact_math.h"
 
@@ -68,12 +69,18 @@ float fragment_sum(const std::array<float, 64>& x) {
   return (a[0] + a[1]) + (a[2] + a[3]);
 }
 
-int32_t dot(const int16_t* a, const int16_t* b) {
+TERCET_INLINE int32_t dot(const int16_t* a, const int16_t* b) {
   int32_t sum = 0;
   for (int i = 0; i < 128; ++i) sum += int32_t{a[i]} * b[i];
   return sum;
 }
 
+/// sum[d] += weight·v[d].
+TERCET_CLONES void add_weighted(int32_t* __restrict sum, int32_t weight, const int16_t* __restrict v) {
+  for (int d = 0; d < 128; ++d) sum[d] += weight * v[d];
+}
+
+TERCET_CLONES
 Partial attend_block(const RoundedHead& q, const KeyBlock& block, int visible) {
   std::array<float, 64> t{};
   std::array<float, 64> whole{};
@@ -99,12 +106,12 @@ Partial attend_block(const RoundedHead& q, const KeyBlock& block, int visible) {
   out.l = fragment_sum(p);
   // The margin of 2^-7 covers the rounding of 64 weights, so that Σ P·v stays exact.
   const int z = ceil_exponent(fragment_sum(weighted) * (1.0F + 0x1p-7F));
+  const float per_unit = power_of_two(14 - z);
   std::array<int32_t, 128> sum{};
   for (int key = 0; key < visible; ++key) {
     const float rounded = round_to_step(weighted[static_cast<size_t>(key)], z - 14);
-    const auto weight = static_cast<int16_t>(rounded * power_of_two(14 - z));
-    const int16_t* v = block.values + key * 128;
-    for (size_t d = 0; d < 128; ++d) sum[d] += int32_t{weight} * v[d];
+    const auto weight = static_cast<int16_t>(rounded * per_unit);
+    add_weighted(sum.data(), weight, block.values + key * 128);
   }
   for (size_t d = 0; d < 128; ++d) out.o[d] = static_cast<float>(sum[d]) * power_of_two(z - 24);
   return out;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/reference/clones.h"
 #include "base/check.h"
 #include "ops/exact_math.h"
 #include "ops/leaves.h"
@@ -25,7 +26,7 @@ float value_at(DType dtype, const std::byte* data, int64_t index) {
 }
 
 /// Σ q·n of one group: exact (rule 2), so its order is the compiler's to choose. Groups are multiples of 32.
-int32_t block_sum(const int16_t* a, const int16_t* b, int64_t count) {
+TERCET_INLINE int32_t block_sum(const int16_t* a, const int16_t* b, int64_t count) {
   int32_t sum = 0;
   for (int64_t part = 0; part < count; part += 32) {
     for (int64_t i = part; i < part + 32; ++i) sum += int32_t{a[i]} * b[i];
@@ -43,7 +44,7 @@ struct Group {
   bool two_planes = false;
 };
 
-void load_group(const Matrix& w, int64_t row, int64_t g, Group& out) {
+TERCET_INLINE void load_group(const Matrix& w, int64_t row, int64_t g, Group& out) {
   const int64_t at = row * (w.k / w.group) + g;
   if (w.form() == RowForm::floats) {
     std::copy_n(w.m.data() + row * w.k + g * w.group, w.group, out.low);
@@ -63,7 +64,8 @@ void load_group(const Matrix& w, int64_t row, int64_t g, Group& out) {
 }
 
 /// One link of a leaf's chain (rule 2).
-float extend(float acc, const Group& w, RowForm form, const RoundedRows& x, int64_t r, int64_t g) {
+TERCET_INLINE float extend(float acc, const Group& w, RowForm form, const RoundedRows& x, int64_t r,
+                           int64_t g) {
   const int16_t* n = x.n.data() + r * x.k + g * x.group;
   const auto at = static_cast<size_t>(r * x.groups() + g);
   const float u = x.unit[at];
@@ -133,6 +135,7 @@ Matrix pack(const MatrixData& data) {
   return out;
 }
 
+TERCET_CLONES
 void product(const RoundedRows& x, const Matrix& w, int64_t begin, int64_t end, float* y, int64_t y_stride) {
   TERCET_CHECK_EQ(x.k, w.k);
   TERCET_CHECK_EQ(x.group, w.group);
