@@ -51,10 +51,11 @@ def reachable(layer):
 
 
 def allowed_layers(path):
-    """What a file of src/ may include. A unit test is a program of its own, on which nothing stands: it may take
-    any layer listed up to its own, to build what it tests from real parts."""
+    """What a file of src/ may include. A unit test (x_test.cpp, and the fake_x and test_x that serve it) is a
+    program of its own, on which nothing stands: it may take any layer listed up to its own, to build what it tests
+    from real parts."""
     layer = layer_of(path)
-    if path.endswith("_test.cpp"):
+    if re.search(r"(_test\.cpp|/(fake|test)_[^/]*)$", path):
         names = list(LAYERS)
         return set(names[: names.index(layer) + 1])
     return reachable(layer)
@@ -105,8 +106,11 @@ def check_lengths(root):
 def check_format(root):
     run = subprocess.run(["clang-format", "--dry-run", "-Werror", *map(str, code_files(root))],
                          capture_output=True, text=True, check=False)
-    found = re.findall(r"^(\S+?:\d+):\d+: error: code should be clang-formatted", run.stderr, re.MULTILINE)
-    problems = [f"{place.removeprefix(f'{root}/')}: not as clang-format writes it" for place in found]
+    places = {}
+    for file, line in re.findall(r"^(\S+?):(\d+):\d+: error: code should be clang-formatted", run.stderr, re.MULTILINE):
+        places.setdefault(file, []).append(line)
+    problems = [f"{file.removeprefix(f'{root}/')}:{lines[0]}: not as clang-format writes it (places: {len(lines)})"
+                for file, lines in places.items()]
     return problems if problems or run.returncode == 0 else [run.stderr.strip()]
 
 

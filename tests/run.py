@@ -95,7 +95,7 @@ def close(report, code, log):
 
 def check_job(name, check):
     problems = check()
-    return Report(name, passed=not problems, failed=bool(problems), output="\n".join(problems))
+    return Report(name, passed=int(not problems), failed=int(bool(problems)), output="\n".join(problems))
 
 
 def jobs(full):
@@ -132,7 +132,7 @@ def merge_tidy(reports):
     if tidy:
         bad = any(r.failed for r in tidy)
         output = "\n".join(r.output for r in tidy if r.output)
-        rest.append(Report("clang-tidy", passed=not bad, failed=bad, output=output))
+        rest.append(Report("clang-tidy", passed=int(not bad), failed=int(bad), output=output))
     return rest
 
 

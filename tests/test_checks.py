@@ -57,4 +57,4 @@ def test_a_file_may_have_800_lines(tmp_path):
 def test_format_names_the_line(tmp_path):
     write(tmp_path, ".clang-format", "BasedOnStyle: Google\n")
     write(tmp_path, "src/base/a.cpp", "int a;\nint   b;\n")
-    assert checks.check_format(tmp_path) == ["src/base/a.cpp:2: not as clang-format writes it"]
+    assert checks.check_format(tmp_path) == ["src/base/a.cpp:2: not as clang-format writes it (places: 1)"]

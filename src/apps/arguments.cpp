@@ -120,11 +120,13 @@ class HelpFormatter : public CLI::Formatter {
 
 }  // namespace
 
-CommandLine::CommandLine(std::string name, std::string description, std::string examples)
-    : CLI::App(std::move(description) + "\n", std::move(name)) {
+CommandLine::CommandLine(std::string name, std::string_view description, std::string examples)
+    : CLI::App(wrapped(description, 0, 100) + "\n", std::move(name)) {
   formatter(std::make_shared<HelpFormatter>());
   set_help_flag("-h,--help", "This text");
-  footer("Examples:\n" + std::move(examples));
+  for (size_t at = 0; (at = examples.find('\n', at)) != std::string::npos; at += 3)
+    examples.insert(at + 1, "  ");
+  footer("Examples:\n  " + examples);
 }
 
 CLI::Validator whole_number(int64_t low, int64_t high) {

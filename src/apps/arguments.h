@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/command.h"
@@ -15,7 +16,7 @@ namespace tercet {
 /// ("tercet chat"); `examples` are lines of shell.
 class CommandLine : public CLI::App {
  public:
-  CommandLine(std::string name, std::string description, std::string examples);
+  CommandLine(std::string name, std::string_view description, std::string examples);
 };
 
 /// Turns "32k" into "32768" (numbers.h) and refuses what is not a whole number of [low, high]. For

@@ -33,7 +33,7 @@ class FillOptions : public testing::Test {
     return filled ? "no error" : filled.error().message;
   }
 
-  CommandLine app{"tercet nothing", "Does nothing.", "  tercet nothing folder"};
+  CommandLine app{"tercet nothing", "Does nothing.", "tercet nothing folder\ntercet nothing -v folder"};
   std::string model;
   std::string input;
   int count = 0;
@@ -156,6 +156,7 @@ Options:
 
 Examples:
   tercet nothing folder
+  tercet nothing -v folder
 )");
 }
 

@@ -103,7 +103,7 @@ Result<int> run_score(Arguments given, const Console& console) {
       "tercet score models/hy3-tiny tokens.safetensors --out mine.safetensors --mtp\n"
       "tercet score compare golden.safetensors:4bit mine.safetensors:main");
   add_model_options(app, arguments.model);
-  app.add_option("tokens,--tokens", arguments.tokens, "A safetensors file with tokens.I (int32 or int16)")
+  app.add_option("TOKENS,--tokens", arguments.tokens, "A safetensors file with tokens.I (int32 or int16)")
       ->option_text("TOKENS")
       ->required();
   app.add_option("-o,--out", arguments.out,
