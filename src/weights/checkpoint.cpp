@@ -33,12 +33,17 @@ bool is_gguf(const fs::path& file) {
   return file.extension() == ".gguf" || std::string_view(magic, sizeof magic) == "GGUF";
 }
 
-/// The plain files of a directory with this extension, sorted.
+bool present(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+/// The names in a directory that have this extension, sorted; none where it cannot be read.
 std::set<std::string> files_with(const fs::path& directory, std::string_view extension) {
   std::set<std::string> names;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
-    if (entry.path().extension() == extension) names.insert(entry.path().filename().string());
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().extension() == extension) names.insert(entry->path().filename().string());
   }
   return names;
 }
@@ -83,7 +88,7 @@ Result<std::shared_ptr<const TensorSource>> open_shards(const fs::path& director
   std::vector<std::string> faults;
   for (const std::string& file : named) {
     superfluous.erase(file);
-    if (!fs::exists(directory / file)) {
+    if (!present(directory / file)) {
       faults.push_back(fmt::format("{}: missing", file));
     } else if (auto source = open_safetensors(directory / file); source) {
       shards.push_back({file, std::move(*source)});
@@ -106,8 +111,8 @@ Result<std::shared_ptr<const TensorSource>> open_shards(const fs::path& director
 }
 
 Result<std::shared_ptr<const TensorSource>> open_weights(const fs::path& directory) {
-  if (fs::exists(directory / kIndex)) return open_shards(directory);
-  if (fs::exists(directory / kSingle)) return open_safetensors(directory / kSingle);
+  if (present(directory / kIndex)) return open_shards(directory);
+  if (present(directory / kSingle)) return open_safetensors(directory / kSingle);
   const std::set<std::string> others = files_with(directory, ".safetensors");
   return fail("{}: expected {} or {}, found {}", directory.string(), kSingle, kIndex,
               others.empty() ? "no safetensors file" : fmt::format("{}", fmt::join(others, ", ")));
@@ -126,20 +131,23 @@ Result<void> refuse_fp8(const TensorSource& source) {
 }  // namespace
 
 Result<Checkpoint> open_checkpoint(const fs::path& path) {
+  if (!present(path)) return fail("{}: no such file or directory", path.string());
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) return fail("{}: no such file or directory", path.string());
   const bool single = !fs::is_directory(path, ignored);
   if (single && is_gguf(path)) return refuse_gguf(path);
   if (single && path.extension() != ".safetensors") {
     return fail("{}: expected a checkpoint's directory or a .safetensors file", path.string());
   }
   const fs::path directory = single ? path.parent_path() : path;
+  const std::set<std::string> gguf = files_with(directory, ".gguf");
+  if (!gguf.empty() && files_with(directory, ".safetensors").empty()) {
+    return refuse_gguf(directory / *gguf.begin());
+  }
   const fs::path config = directory / "config.json";
-  if (!fs::exists(config, ignored)) {
-    const std::set<std::string> gguf = files_with(directory, ".gguf");
-    if (!gguf.empty()) return refuse_gguf(directory / *gguf.begin());
+  if (!present(config)) {
     return fail("{}: no such file: a checkpoint has its config.json beside its weights", config.string());
   }
+
   Checkpoint checkpoint;
   TERCET_TRY(checkpoint.config_json, read_text(config));
   if (const auto quantization = parse_quantization(checkpoint.config_json); !quantization) {

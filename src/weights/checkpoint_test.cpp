@@ -189,6 +189,9 @@ TEST(Checkpoint, RefusesWhatIsNotReadYet) {
   EXPECT_EQ(error_of(open_checkpoint(dir.write("renamed.bin", "GGUF\3"))),
             (dir / "renamed.bin").string() + gguf);
   EXPECT_EQ(error_of(open_checkpoint(dir.path())), (dir / "model.gguf").string() + gguf);
+  dir.write("config.json", "{}");
+  EXPECT_EQ(error_of(open_checkpoint(dir.path())), (dir / "model.gguf").string() + gguf);
+  std::filesystem::remove(dir / "model.gguf");
 
   const std::string config =
       dir.write("config.json", R"({"quantization_config":{"quant_method":"fp8"}})").string();
