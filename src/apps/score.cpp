@@ -68,7 +68,7 @@ Result<void> score_all(const ScoreArguments& arguments, LoadedModel& model,
     if (!scored) return fail("tokens.{}: {}", index, scored.error().message);
     if (!arguments.digest) continue;
     fmt::print("main.{} {}\n", index, main_digest.hex());
-    if (arguments.mtp) fmt::print("mtp.{} {}\n", index, mtp_digest.hex());
+    if (arguments.mtp && tokens.size() > 1) fmt::print("mtp.{} {}\n", index, mtp_digest.hex());
   }
   if (!arguments.digest && followed.count > 0) {
     fmt::print("{} sequences, {} tokens: mean log-probability of the next token {:.6f}\n", sequences.size(),
