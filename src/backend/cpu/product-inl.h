@@ -1,0 +1,115 @@
+// Rows times a tile of 16 packed outputs (docs/exactness.md, rules 2 and 3). A lane is an output, so the
+// block sums need no sum across lanes, and a leaf's chain runs in all lanes at once.
+#pragma once
+
+namespace tercet::cpu::TERCET_CPU_LEVEL {
+
+inline F load_scales(const uint8_t* p, ScaleType type) {
+  if (type == ScaleType::bf16) return load_bf16(p);
+  if (type == ScaleType::f16) return load_f16(p);
+  float lane[16];
+  __builtin_memcpy(lane, p, 64);
+  return load(lane);
+}
+
+inline int64_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 64 : 32; }
+
+/// One row leaves the memory waiting; what is asked for this far ahead has come when its turn does.
+inline constexpr int64_t kPrefetchBytes = 2304;
+
+/// d[r] = Σ q·n of one group and plane: exact, whatever the order.
+template <int R>
+inline void plane_sums(const uint8_t* q, int64_t blocks, const uint8_t* const (&numbers)[R], I (&d)[R]) {
+  for (int half = 0; half < kHalves; ++half) {
+    const uint8_t* from = q + half * static_cast<int>(sizeof(Register));
+    for (int64_t begin = 0; begin < blocks; begin += kBlocksInNarrow) {
+      const int64_t end = blocks < begin + kBlocksInNarrow ? blocks : begin + kBlocksInNarrow;
+      Narrow a[R] = {};
+      Narrow b[R] = {};
+      for (int64_t s = begin; s < end; ++s) {
+        const Register packed = load_register(from + s * 64);
+        const Register low = low_nibbles(packed);
+        const Register high = high_nibbles(packed);
+        if (R <= 2 && half == 0) prefetch(from + s * 64 + kPrefetchBytes);
+        for (int r = 0; r < R; ++r) {
+          const uint8_t* n = numbers[r] + 16 * s;
+          a[r] = dot4(a[r], low, n);
+          b[r] = dot4(b[r], low, n + 8);
+          a[r] = dot4(a[r], high, n + 4);
+          b[r] = dot4(b[r], high, n + 12);
+        }
+      }
+      for (int r = 0; r < R; ++r) add_half(d[r], half, join(a[r], b[r]));
+    }
+  }
+}
+
+template <int R>
+inline void affine_group(const TileLayout& w, const uint8_t* at, const ProductRow* rows, int64_t g,
+                         F (&acc)[R]) {
+  const int64_t blocks = w.group / 8;
+  const uint8_t* scales = at + w.planes * blocks * 64;
+  const F s = load_scales(scales, w.scale);
+  const F b = load_scales(scales + scale_bytes(w.scale), w.scale);
+  const uint8_t* numbers[R];
+  for (int r = 0; r < R; ++r) numbers[r] = rows[r].numbers + 2 * g * w.group;
+  for (int plane = 0; plane < w.planes; ++plane) {
+    I d[R] = {};
+    plane_sums<R>(at + plane * blocks * 64, blocks, numbers, d);
+    const float weight = plane + 1 < w.planes ? 16.0F : 1.0F;
+    for (int r = 0; r < R; ++r) acc[r] = fma(s * all(weight * rows[r].unit[g]), to_float(d[r]), acc[r]);
+  }
+  for (int r = 0; r < R; ++r) acc[r] = fma(b * all(rows[r].unit[g]), all(rows[r].sum[g]), acc[r]);
+}
+
+template <int R>
+inline void float_group(const TileLayout& w, const uint8_t* at, const ProductRow* rows, int64_t g,
+                        F (&acc)[R]) {
+  const int64_t pairs = w.group / 2;
+  I d[R] = {};
+  for (int half = 0; half < kHalves; ++half) {
+    const uint8_t* from = at + half * static_cast<int>(sizeof(Register));
+    Wide sum[R] = {};
+    for (int64_t p = 0; p < pairs; ++p) {
+      const Register m = load_register(from + p * 64);
+      if (R <= 2 && half == 0) prefetch(from + p * 64 + kPrefetchBytes);
+      for (int r = 0; r < R; ++r) sum[r] = dot2(sum[r], m, rows[r].numbers + 2 * g * w.group + 4 * p);
+    }
+    for (int r = 0; r < R; ++r) add_half(d[r], half, sum[r]);
+  }
+  const F v = power_of_two(load_bytes(reinterpret_cast<const int8_t*>(at + pairs * 64)) - all(12));
+  for (int r = 0; r < R; ++r) acc[r] = fma(v * all(rows[r].unit[g]), to_float(d[r]), acc[r]);
+}
+
+/// One leaf of R rows.
+template <int R>
+void leaf_of_rows(const TileLayout& w, const uint8_t* tile, const ProductRow* rows, int64_t begin) {
+  F acc[R];
+  for (F& a : acc) a = all(0.0F);
+  for (int64_t g = begin; g < begin + w.groups_in_leaf; ++g) {
+    const uint8_t* at = tile + g * w.group_bytes;
+    if (w.planes == 0) {
+      float_group<R>(w, at, rows, g, acc);
+    } else {
+      affine_group<R>(w, at, rows, g, acc);
+    }
+  }
+  for (int r = 0; r < R; ++r) store(rows[r].y, begin == 0 ? acc[r] : load(rows[r].y) + acc[r]);
+}
+
+/// As many rows as fit R registers' blocks, the rest by smaller blocks.
+template <int R>
+inline void leaf_of_all_rows(const TileLayout& w, const uint8_t* tile, const ProductRow* rows, int64_t count,
+                             int64_t begin) {
+  for (; count >= R; count -= R, rows += R) leaf_of_rows<R>(w, tile, rows, begin);
+  if constexpr (R > 1) leaf_of_all_rows<R / 2>(w, tile, rows, count, begin);
+}
+
+inline void product(const TileLayout& w, const uint8_t* tile, const ProductRow* rows, int64_t count) {
+  // A leaf of the tile and of a block of rows stays in the nearest cache while all rows meet it.
+  for (int64_t begin = 0; begin < w.groups; begin += w.groups_in_leaf) {
+    leaf_of_all_rows<kRowsAtOnce>(w, tile, rows, count, begin);
+  }
+}
+
+}  // namespace tercet::cpu::TERCET_CPU_LEVEL

@@ -1,0 +1,190 @@
+#include "backend/cpu/products.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tercet::cpu {
+
+void Machine::run(int64_t count, int64_t bytes, const SpinningPool::Body& body) const {
+  // A thread reads this in about two microseconds, twice what a hand-over costs.
+  constexpr int64_t kPieceBytes = 24 << 10;
+  constexpr int64_t kPiecesAThread = 8;
+  const int64_t least = (kPieceBytes + bytes - 1) / std::max<int64_t>(bytes, 1);
+  pool.parallel_for(count, std::max({int64_t{1}, least, count / (kPiecesAThread * pool.threads())}), body);
+}
+
+void RoundedRows::reset(int64_t rows, const TileLayout& layout) {
+  layout_ = layout;
+  const auto grow = [](auto& memory, int64_t size) {
+    if (memory.size() < static_cast<size_t>(size)) memory.resize(static_cast<size_t>(size));
+  };
+  grow(numbers_, rows * layout.groups * layout.group * 2);
+  grow(unit_, rows * layout.groups);
+  grow(sum_, rows * layout.groups);
+}
+
+bool RoundedRows::round(const Kernels& kernels, const float* x, int64_t r, float* rest) {
+  uint8_t* numbers = numbers_.data() + r * layout_.groups * layout_.group * 2;
+  float* unit = unit_.data() + r * layout_.groups;
+  float* sum = sum_.data() + r * layout_.groups;
+  return kernels.round_row(x, layout_, numbers, unit, sum, rest);
+}
+
+ProductRow RoundedRows::row(int64_t r, float* y) const {
+  return {numbers_.data() + r * layout_.groups * layout_.group * 2, unit_.data() + r * layout_.groups,
+          sum_.data() + r * layout_.groups, y};
+}
+
+int64_t RoundedRows::bytes() const {
+  return static_cast<int64_t>(numbers_.size() + (unit_.size() + sum_.size()) * sizeof(float));
+}
+
+void TileScratch::reset(int64_t count) {
+  if (rows.size() >= static_cast<size_t>(count)) return;
+  rows.resize(static_cast<size_t>(count));
+  y.resize(static_cast<size_t>(count * kTile));
+}
+
+PackedBytes pack_matrices(const Machine& machine, std::span<const MatrixData> data,
+                          std::vector<PackedMatrix>& packed) {
+  int64_t bytes = 0;
+  std::vector<int64_t> first_tile;
+  int64_t tiles = 0;
+  for (const MatrixData& matrix : data) {
+    packed.push_back(lay_out(matrix));
+    first_tile.push_back(tiles);
+    tiles += packed.back().tiles();
+    bytes += packed.back().bytes();
+  }
+  PackedBytes memory = allocate_packed(bytes);
+  uint8_t* to = memory.get();
+  for (PackedMatrix& matrix : packed) {
+    matrix.data = to;
+    to += matrix.bytes();
+  }
+  machine.pool.parallel_for(tiles, 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      const auto after = std::upper_bound(first_tile.begin(), first_tile.end(), tile);
+      const auto m = static_cast<size_t>(after - first_tile.begin()) - 1;
+      const int64_t t = tile - first_tile[m];
+      pack_tile(data[m], packed[m], t, memory.get() + (packed[m].tile(t) - memory.get()));
+    }
+  });
+  return memory;
+}
+
+void Products::round(RoundedRows& to, const PackedMatrix& w, int64_t count,
+                     const std::function<const float*(int64_t)>& row, const FailedRow& failed) {
+  to.reset(count, w.layout);
+  machine_.run(count, 8 * w.k, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (!to.round(machine_.kernels, row(i), i, nullptr)) failed(i);
+    }
+  });
+}
+
+void Products::multiply(const PackedLinear& w, Rows y, const std::function<const float*(int64_t)>& row,
+                        const FailedRow& failed) {
+  TERCET_CHECK_EQ(y.cols, w.n);
+  if (y.rows == 0) return;
+  int64_t first = 0;
+  for (size_t p = 0; p < w.parts.size(); ++p) {
+    const PackedMatrix& part = w.parts[p];
+    if (p == 0 || !part.same_rows(w.parts[p - 1])) round(rows_, part, y.rows, row, failed);
+    machine_.run(part.tiles(), part.tile_bytes() * y.rows, [&](int64_t begin, int64_t end, int thread) {
+      TileScratch& scratch = threads_[static_cast<size_t>(thread)];
+      scratch.reset(y.rows);
+      for (int64_t r = 0; r < y.rows; ++r) scratch.set(r, rows_, r);
+      for (int64_t t = begin; t < end; ++t) {
+        machine_.kernels.product(part.layout, part.tile(t), scratch.rows.data(), y.rows);
+        const int64_t outputs = std::min<int64_t>(kTile, part.n - t * kTile);
+        for (int64_t r = 0; r < y.rows; ++r) {
+          float* to = y.data + r * y.cols + first + t * kTile;
+          std::memcpy(to, scratch.at(r), static_cast<size_t>(outputs) * sizeof(float));
+        }
+      }
+    });
+    first += part.n;
+  }
+}
+
+void Products::gate_up(const PackedLinear& w, Rows h, Rows a, const FailedRow& failed) {
+  TERCET_CHECK_EQ(w.n, 2 * a.cols);
+  const auto row = [&](int64_t r) { return h.data + r * h.cols; };
+  const bool paired = w.parts.size() == 2 && w.parts[0].n == w.parts[1].n;
+  if (!paired) {  // halves that are no parts of their own: through memory
+    std::vector<float> both(static_cast<size_t>(a.rows * w.n));
+    multiply(w, {both.data(), a.rows, w.n}, row, failed);
+    for (int64_t r = 0; r < a.rows; ++r) {
+      const float* gate = both.data() + r * w.n;
+      machine_.kernels.swiglu(gate, gate + a.cols, a.cols, a.data + r * a.cols);
+    }
+    return;
+  }
+  const PackedMatrix& gate = w.parts[0];
+  const PackedMatrix& up = w.parts[1];
+  const bool same = gate.same_rows(up);
+  round(rows_, gate, a.rows, row, failed);
+  if (!same) round(second_, up, a.rows, row, failed);
+  machine_.run(gate.tiles(), 2 * gate.tile_bytes() * a.rows, [&](int64_t begin, int64_t end, int thread) {
+    TileScratch& scratch = threads_[static_cast<size_t>(thread)];
+    scratch.reset(2 * a.rows);
+    for (int64_t r = 0; r < a.rows; ++r) {
+      scratch.set(r, rows_, r);
+      scratch.set(a.rows + r, same ? rows_ : second_, r);
+    }
+    for (int64_t t = begin; t < end; ++t) {
+      machine_.kernels.product(gate.layout, gate.tile(t), scratch.rows.data(), a.rows);
+      machine_.kernels.product(up.layout, up.tile(t), scratch.rows.data() + a.rows, a.rows);
+      const int64_t outputs = std::min<int64_t>(kTile, gate.n - t * kTile);
+      for (int64_t r = 0; r < a.rows; ++r) {
+        machine_.kernels.swiglu(scratch.at(r), scratch.at(a.rows + r), outputs,
+                                a.data + r * a.cols + t * kTile);
+      }
+    }
+  });
+}
+
+void Products::both_parts(const PackedMatrix& w, Rows h, float* logits, const FailedRow& failed) {
+  rows_.reset(h.rows, w.layout);
+  second_.reset(h.rows, w.layout);
+  if (rest_.size() < static_cast<size_t>(h.rows * h.cols)) rest_.resize(static_cast<size_t>(h.rows * h.cols));
+  machine_.run(h.rows, 16 * w.k, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* rest = rest_.data() + r * h.cols;
+      const bool whole = rows_.round(machine_.kernels, h.data + r * h.cols, r, rest);
+      const bool small = second_.round(machine_.kernels, rest, r, nullptr);  // zeros where `whole` failed
+      if (!whole || !small) failed(r);
+    }
+  });
+  machine_.run(w.tiles(), 2 * w.tile_bytes() * h.rows, [&](int64_t begin, int64_t end, int thread) {
+    TileScratch& scratch = threads_[static_cast<size_t>(thread)];
+    scratch.reset(2 * h.rows);
+    for (int64_t r = 0; r < h.rows; ++r) {
+      scratch.set(2 * r, rows_, r);
+      scratch.set(2 * r + 1, second_, r);
+    }
+    for (int64_t t = begin; t < end; ++t) {
+      machine_.kernels.product(w.layout, w.tile(t), scratch.rows.data(), 2 * h.rows);
+      const int64_t outputs = std::min<int64_t>(kTile, w.n - t * kTile);
+      for (int64_t r = 0; r < h.rows; ++r) {
+        machine_.kernels.add(scratch.at(2 * r), scratch.at(2 * r + 1), outputs);
+        std::memcpy(logits + r * w.n + t * kTile, scratch.at(2 * r),
+                    static_cast<size_t>(outputs) * sizeof(float));
+      }
+    }
+  });
+}
+
+int64_t Products::bytes() const {
+  int64_t total = rows_.bytes() + second_.bytes() + static_cast<int64_t>(rest_.size() * sizeof(float));
+  for (const TileScratch& scratch : threads_) {
+    total +=
+        static_cast<int64_t>(scratch.y.size() * sizeof(float) + scratch.rows.size() * sizeof(ProductRow));
+  }
+  return total;
+}
+
+}  // namespace tercet::cpu
