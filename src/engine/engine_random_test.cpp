@@ -125,6 +125,7 @@ class Load {
     Client& client = clients_.at(event.id);
     ASSERT_FALSE(client.finish) << "an event after the last one";
     ASSERT_GE(event.prompt_done, client.prompt_done);
+    ASSERT_TRUE(event.token || event.finish || event.prompt_done > client.prompt_done) << "no news";
     client.prompt_done = event.prompt_done;
     client.prompt.insert(client.prompt.end(), event.prompt.begin(), event.prompt.end());
     if (event.token) client.tokens.push_back(*event.token);

@@ -465,6 +465,36 @@ TEST(Engine, AConstraintsErrorEndsItsRequestAlone) {
   EXPECT_EQ(alone.finish->error, "the script is at its end");
 }
 
+TEST(Engine, ACopyThatNoStepCarriesOutLeavesNothingCached) {
+  FakeExecutor executor(3, 200);
+  const auto engine = engine_on(executor);
+  run_one(*engine, request(tokens(41), 0));  // one page, of which the first request copies 29 tokens
+  Request first = request(tokens(30), 5);
+  first.constraint = std::make_unique<Scripted>(Scripted::Masks{}, -1);
+  Request second = request(tokens(100, 20), 5);  // evicts the copied page
+  second.constraint = std::make_unique<Scripted>(Scripted::Masks{}, -1);
+  submit(*engine, std::move(first));
+  submit(*engine, std::move(second));
+  EXPECT_EQ(run(*engine).size(), 2U);
+  EXPECT_EQ(engine->stats().steps, 1U);
+  // The executor fails the test if it reads what was never copied.
+  const Request last = request(tokens(60), 5);
+  expect_equal(run_one(*engine, copy_of(last)).tokens, expected_answer(last, 0, {}, 192, kVocabulary).tokens);
+}
+
+TEST(Engine, IsBusyWhileAStepComputes) {
+  FakeExecutor executor(8, 64);
+  const auto engine = engine_on(executor);
+  int steps = 0;
+  executor.during_run = [&] {
+    ++steps;
+    EXPECT_TRUE(engine->busy());
+    EXPECT_EQ(engine->stats().running + engine->stats().waiting, 1);
+  };
+  run_one(*engine, request(tokens(10), 3));
+  EXPECT_EQ(steps, 3);
+}
+
 TEST(Engine, ChoosesASeedForARequestWithoutOne) {
   FakeExecutor executor(8, 64);
   EngineOptions seeded = options();

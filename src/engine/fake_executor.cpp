@@ -61,6 +61,7 @@ void FakeExecutor::check_plan(const StepPlan& plan) const {
 
 StepResult FakeExecutor::run(const StepPlan& plan) {
   check_plan(plan);
+  if (during_run) during_run();
   last = plan;
   for (const PageCopy& copy : plan.copies) {
     std::copy_n(slots_.begin() + copy.from * kPageTokens, kPageTokens,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,8 @@ class FakeExecutor final : public Executor {
 
   /// A row of this token fails its sequence, as a value that is not finite does. −1: none.
   int32_t failing_token = -1;
+  /// Called in every step, where not empty.
+  std::function<void()> during_run;
   /// The plan of the last step.
   StepPlan last;
 
