@@ -1,6 +1,9 @@
 // Attention over one block of 64 keys, for the query heads that share it (docs/exactness.md, rule 8).
 #pragma once
 
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/math-inl.h"
+
 namespace tercet::cpu::TERCET_CPU_LEVEL {
 
 /// score[h][key] = q·k, exact.

@@ -2,10 +2,8 @@
 // nothing shared: see kernels.h.
 #pragma once
 
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/math-inl.h"
-//
 #include "backend/cpu/attention-inl.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/logits-inl.h"
 #include "backend/cpu/product-inl.h"
 #include "backend/cpu/rounding-inl.h"

@@ -1,6 +1,9 @@
 // Whole rows of logits (docs/exactness.md, rule 12).
 #pragma once
 
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/math-inl.h"
+
 namespace tercet::cpu::TERCET_CPU_LEVEL {
 
 inline bool largest(const float* x, int64_t count, float* max) {

@@ -2,6 +2,9 @@
 // block sums need no sum across lanes, and a leaf's chain runs in all lanes at once.
 #pragma once
 
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/math-inl.h"
+
 namespace tercet::cpu::TERCET_CPU_LEVEL {
 
 inline F load_scales(const uint8_t* p, ScaleType type) {

@@ -1,6 +1,9 @@
 // Rows and heads as whole numbers (docs/exactness.md, rules 0, 1 and 8).
 #pragma once
 
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/math-inl.h"
+
 namespace tercet::cpu::TERCET_CPU_LEVEL {
 
 /// max|x| as bits, so that NaN counts as larger than all. `count` is a multiple of 16.

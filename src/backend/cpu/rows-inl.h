@@ -1,6 +1,9 @@
 // What happens to rows between products (docs/exactness.md, rules 5 to 7, 9 and 11).
 #pragma once
 
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/math-inl.h"
+
 namespace tercet::cpu::TERCET_CPU_LEVEL {
 
 /// f(chunk of 16, its index) over count values, the last chunk padded with zeros and stored in part.
