@@ -1,0 +1,10 @@
+#pragma once
+
+#include "apps/command.h"
+
+namespace tercet {
+
+/// tercet verify text MODEL FILE.jsonl…
+Result<int> run_verify_text(Arguments arguments, const Console& console);
+
+}  // namespace tercet
