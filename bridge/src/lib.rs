@@ -1,9 +1,11 @@
 //! The C interface that tercet_bridge.h states.
 
 mod json;
+mod methods;
 mod provenance;
 mod template;
 mod tokenizer;
+mod tracing;
 mod value;
 
 use std::any::Any;
@@ -107,7 +109,7 @@ pub unsafe extern "C" fn tercet_tokenizer_vocabulary(
     error: *mut Buffer,
 ) -> bool {
     guarded(error, || {
-        table.write((*tokenizer).vocabulary().into());
+        table.write((*tokenizer).vocabulary()?.into());
         Ok(())
     })
 }
@@ -169,7 +171,9 @@ pub unsafe extern "C" fn tercet_template_render(
         let marks: Vec<char> = utf8(marks, marks_size)?.chars().collect();
         let prompt = provenance::render(&*chat_template, bytes(context, context_size), &marks, now)?;
         text.write(prompt.text.into_bytes().into());
-        spans.write(little_endian(prompt.spans.iter().flat_map(|span| [span.start as u32, span.end as u32])).into());
+        spans.write(
+            little_endian(prompt.spans.iter().flat_map(|span| [span.start as u32, span.end as u32])).into(),
+        );
         Ok(())
     })
 }

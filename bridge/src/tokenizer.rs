@@ -2,11 +2,13 @@
 //! tokens stay outside: C++ cuts a prompt at those that the template wrote, and the rest is text.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 
 use serde::Deserialize;
 use tokenizers::models::bpe::BPE;
 use tokenizers::{
-    DecoderWrapper, Model, Normalizer, NormalizerWrapper, PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
+    DecoderWrapper, Model, Normalizer, NormalizerWrapper, PreTokenizedString, PreTokenizer,
+    PreTokenizerWrapper,
 };
 
 #[derive(Deserialize)]
@@ -34,54 +36,54 @@ const SPECIAL: u8 = 4;
 
 /// The byte that each character of a byte-level token stands for (OpenAI's GPT-2 table): printable Latin-1
 /// characters stand for themselves, the other bytes follow from U+0100 in ascending order.
-fn byte_of_char(c: char) -> Option<u8> {
-    let printable = |b: u8| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    match u32::from(c) {
-        code @ 0..=0xff => Some(code as u8).filter(|&b| printable(b)),
-        code => (0..=255u8).filter(|&b| !printable(b)).nth(code.checked_sub(0x100)? as usize),
-    }
+fn bytes_of_chars() -> HashMap<char, u8> {
+    let printable = |b: &u8| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let others = (0..=255u8).filter(|b| !printable(b));
+    let shifted = ('\u{100}'..).zip(others);
+    (0..=255u8).filter(printable).map(|b| (char::from(b), b)).chain(shifted).collect()
 }
 
 impl Tokenizer {
     pub fn new(json: &[u8]) -> Result<Tokenizer, String> {
         let tokenizer: Tokenizer = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         if !matches!(tokenizer.decoder, Some(DecoderWrapper::ByteLevel(_))) {
-            return Err("only byte-level tokenizers are supported: expected a decoder of type ByteLevel".into());
+            return Err(
+                "only byte-level tokenizers are supported: expected a decoder of type ByteLevel".into()
+            );
         }
-        let ids = tokenizer.added_tokens.iter().map(|token| token.id);
-        let ids = ids.chain(tokenizer.model.get_vocab().into_values());
-        match ids.max() {
-            None => Err("the vocabulary is empty".into()),
-            Some(id) if id > MAX_ID => Err(format!("token id {id} is beyond {MAX_ID}")),
-            Some(_) => Ok(tokenizer),
-        }
+        Ok(tokenizer)
     }
 
     /// See tercet_tokenizer_vocabulary.
-    pub fn vocabulary(&self) -> Vec<u8> {
-        let mut tokens: Vec<(u8, Vec<u8>)> = Vec::new();
-        let mut put = |id: u32, flags: u8, text: &str| {
-            let id = id as usize;
-            if tokens.len() <= id {
-                tokens.resize(id + 1, (0, Vec::new()));
-            }
-            // As Hugging Face decodes: a token with a character outside the table is its own UTF-8.
-            let bytes: Option<Vec<u8>> = text.chars().map(|c| byte_of_char(c)).collect();
-            tokens[id] = (flags, bytes.unwrap_or_else(|| text.as_bytes().to_vec()));
-        };
-        for (text, id) in self.model.get_vocab() {
-            put(id, EXISTS, &text);
-        }
+    pub fn vocabulary(&self) -> Result<Vec<u8>, String> {
+        let mut tokens: Vec<(u32, u8, String)> = Vec::new();
+        tokens.extend(self.model.get_vocab().into_iter().map(|(text, id)| (id, EXISTS, text)));
         for token in &self.added_tokens {
-            put(token.id, EXISTS | ADDED | if token.special { SPECIAL } else { 0 }, &token.content);
+            let flags = EXISTS | ADDED | if token.special { SPECIAL } else { 0 };
+            tokens.push((token.id, flags, token.content.clone()));
         }
+        // An added token may stand in the model's vocabulary, too: the flags that say more come first.
+        tokens.sort_by_key(|(id, flags, _)| (*id, std::cmp::Reverse(*flags)));
+        tokens.dedup_by_key(|(id, _, _)| *id);
+        match tokens.last() {
+            None => return Err("the vocabulary is empty".into()),
+            Some((id, _, _)) if *id > MAX_ID => return Err(format!("token id {id} is beyond {MAX_ID}")),
+            Some(_) => {}
+        }
+        let bytes_of_chars = bytes_of_chars();
         let mut table = Vec::new();
-        for (flags, bytes) in tokens {
+        let mut next = 0;
+        for (id, flags, text) in tokens {
+            table.resize(table.len() + 5 * (id - next) as usize, 0); // ids that no token has
+            next = id + 1;
+            // As Hugging Face decodes: a token with a character outside the table is its own UTF-8.
+            let bytes: Option<Vec<u8>> = text.chars().map(|c| bytes_of_chars.get(&c).copied()).collect();
+            let bytes = bytes.unwrap_or_else(|| text.into_bytes());
             table.push(flags);
             table.extend((bytes.len() as u32).to_le_bytes());
             table.extend(bytes);
         }
-        table
+        Ok(table)
     }
 
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {

@@ -7,10 +7,11 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use minijinja::value::{DynObject, Object, ObjectRepr, Value};
+
+use crate::tracing::to_twins;
 
 /// A number whose spelling is not what printing its value gives ("1.50", "1e3", 40 digits). It prints,
 /// compares with its like and tests as a number; there is no arithmetic on it.
@@ -50,28 +51,20 @@ fn number(spelling: &str) -> Result<Value, String> {
     Ok(Value::from_object(SpelledNumber { spelling: spelling.into(), value }))
 }
 
-/// Replaces characters of message strings by twins, one for one, so that the rendered text tells where a
-/// message's character went. The strings that hold such a character are numbered in order; those in
-/// `selected` are marked.
+/// Replaces characters of message strings by twins, one for one.
 pub struct Marking<'a> {
     pub twins: &'a [(char, char)],
-    pub selected: Range<usize>,
     /// How many strings hold a character to mark: counts up while reading.
     pub strings: usize,
 }
 
 impl Marking<'_> {
     fn apply(&mut self, text: &str) -> Value {
-        let twin = |c: char| self.twins.iter().find(|pair| pair.0 == c).map(|pair| pair.1);
-        if !text.chars().any(|c| twin(c).is_some()) {
+        if !text.chars().any(|c| self.twins.iter().any(|pair| pair.0 == c)) {
             return Value::from(text);
         }
-        let marked = self.selected.contains(&self.strings);
         self.strings += 1;
-        if !marked {
-            return Value::from(text);
-        }
-        Value::from(text.chars().map(|c| twin(c).unwrap_or(c)).collect::<String>())
+        Value::from(to_twins(self.twins, text))
     }
 }
 
@@ -110,7 +103,7 @@ impl<'a> Reader<'a, '_, '_> {
             b't' => Ok(Value::from(true)),
             b'f' => Ok(Value::from(false)),
             b'#' => number(self.text()?),
-            b's' => Ok(Value::from(self.text()?)),
+            b's' => Ok(Value::from_safe_string(self.text()?.into())),
             b'm' => {
                 let text = self.text()?;
                 Ok(self.marking.apply(text))

@@ -18,7 +18,9 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kWhite) - begin + 1);
 }
 
-bool is_name(std::string_view text) { return !text.empty() && text.find_first_of(" \t\r\n{}\"") == text.npos; }
+bool is_name(std::string_view text) {
+  return !text.empty() && text.find_first_of(" \t\r\n{}\"") == text.npos;
+}
 
 bool opens_call(std::optional<Tag> tag) { return tag == Tag::tool_calls || tag == Tag::tool_call; }
 bool closes_call(std::optional<Tag> tag) { return tag == Tag::end_tool_call || tag == Tag::end_of_tool_call; }
@@ -58,24 +60,37 @@ void AnswerParser::add_token(int32_t token) {
 void AnswerParser::on_text(std::string_view text) {
   if (state_ != State::thought && state_ != State::content) raw_ += text;
   switch (state_) {
-    case State::thought: emit(AnswerEvent::Kind::reasoning, text); break;
-    case State::content: emit(AnswerEvent::Kind::content, text); break;
+    case State::thought:
+      emit(AnswerEvent::Kind::reasoning, text);
+      break;
+    case State::content:
+      emit(AnswerEvent::Kind::content, text);
+      break;
     case State::blank:
     case State::block:
     case State::after_key:
       if (!is_white(text)) give_up();
       break;
-    case State::name: name_ += text; break;
+    case State::name:
+      name_ += text;
+      break;
     case State::arguments:
       if (is_white(text)) break;
       if (!arguments_->empty() || trimmed(text)[0] != '{') return give_up();
       object_ = text;
       state_ = State::object;
       break;
-    case State::key: key_ += text; break;
-    case State::value: emit(AnswerEvent::Kind::arguments, arguments_->add(text)); break;
-    case State::object: object_ += text; break;
-    case State::ended: TERCET_CHECK(false);
+    case State::key:
+      key_ += text;
+      break;
+    case State::value:
+      emit(AnswerEvent::Kind::arguments, arguments_->add(text));
+      break;
+    case State::object:
+      object_ += text;
+      break;
+    case State::ended:
+      TERCET_CHECK(false);
   }
 }
 
@@ -84,9 +99,15 @@ void AnswerParser::on_tag(std::optional<Tag> tag, std::string_view spelling) {
   if (state_ == State::blank || state_ == State::content) return tag_in_content(tag, spelling);
   raw_ += spelling;
   switch (state_) {
-    case State::block: tag_in_block(tag); break;
-    case State::name: tag_in_name(tag); break;
-    case State::arguments: tag_in_arguments(tag); break;
+    case State::block:
+      tag_in_block(tag);
+      break;
+    case State::name:
+      tag_in_name(tag);
+      break;
+    case State::arguments:
+      tag_in_arguments(tag);
+      break;
     case State::key:
       if (tag != Tag::end_arg_key) return give_up();
       state_ = State::after_key;
@@ -104,8 +125,11 @@ void AnswerParser::on_tag(std::optional<Tag> tag, std::string_view spelling) {
       emit(AnswerEvent::Kind::arguments, arguments_->end_value());
       state_ = State::arguments;
       break;
-    case State::object: tag_in_object(tag, spelling); break;
-    default: TERCET_CHECK(false);
+    case State::object:
+      tag_in_object(tag, spelling);
+      break;
+    default:
+      TERCET_CHECK(false);
   }
 }
 
@@ -260,11 +284,21 @@ const Json& AnswerParser::parameters_of(std::string_view name) const {
 void Answer::add(std::span<const AnswerEvent> events) {
   for (const AnswerEvent& event : events) {
     switch (event.kind) {
-      case AnswerEvent::Kind::reasoning: reasoning += event.text; break;
-      case AnswerEvent::Kind::content: content += event.text; break;
-      case AnswerEvent::Kind::call_begin: open_ = {event.text, {}}; break;
-      case AnswerEvent::Kind::arguments: open_.arguments += event.text; break;
-      case AnswerEvent::Kind::call_end: calls.push_back(std::move(open_)); break;
+      case AnswerEvent::Kind::reasoning:
+        reasoning += event.text;
+        break;
+      case AnswerEvent::Kind::content:
+        content += event.text;
+        break;
+      case AnswerEvent::Kind::call_begin:
+        open_ = {event.text, {}};
+        break;
+      case AnswerEvent::Kind::arguments:
+        open_.arguments += event.text;
+        break;
+      case AnswerEvent::Kind::call_end:
+        calls.push_back(std::move(open_));
+        break;
     }
   }
 }

@@ -41,17 +41,17 @@ enum class AnswerEnd {
 /// Reads the grammar of Hy3's answers. A pure function of its arguments and the tokens, however these are
 /// grouped: the events of all groups, neighbours of a kind joined, are the same.
 ///
-/// Only tokens are tags; the same characters as text are text, and so is a tag where it makes no sense (inside
-/// a value, any but the value's closer). Text is held back only while it may belong to a call's frame, a value
-/// while its type is open. A call begins when its name is certain. One that breaks off before its closer never
-/// ends: where the model ended the answer or wrote on in another way, the call's raw text, tags spelled,
-/// follows as content; where the budget ended it, nothing follows. After a whole argument a call may also end
-/// by the next call's opener or the block's closer. White space around calls is layout.
+/// Only tokens are tags; the same characters as text are text, and so is a tag where it makes no sense
+/// (inside a value, any but the value's closer). Text is held back only while it may belong to a call's
+/// frame, a value while its type is open. A call begins when its name is certain. One that breaks off before
+/// its closer never ends: where the model ended the answer or wrote on in another way, the call's raw text,
+/// tags spelled, follows as content; where the budget ended it, nothing follows. After a whole argument a
+/// call may also end by the next call's opener or the block's closer. White space around calls is layout.
 /// Special tokens that are no tags of this grammar (end of sentence …) are skipped.
 class AnswerParser {
  public:
-  /// `tokenizer` and `tags` outlive this. `tools` is the request's list (or null); anything in it that has not
-  /// the expected shape is ignored. `in_thought`: see ends_in_thought().
+  /// `tokenizer` and `tags` outlive this. `tools` is the request's list (or null); anything in it that has
+  /// not the expected shape is ignored. `in_thought`: see ends_in_thought().
   AnswerParser(const Tokenizer& tokenizer, const Tags& tags, Json tools, bool in_thought);
   AnswerParser(const AnswerParser&) = delete;  // arguments_ points into tools_
   AnswerParser& operator=(const AnswerParser&) = delete;
@@ -62,7 +62,7 @@ class AnswerParser {
  private:
   enum class State {
     thought,
-    blank,      // content that is so far only white space, which is layout if a call follows
+    blank,  // content that is so far only white space, which is layout if a call follows
     content,
     block,      // between the calls of a tool_calls block
     name,       // of a function
@@ -101,7 +101,7 @@ class AnswerParser {
   std::vector<AnswerEvent> events_;  // of this add()
 
   bool blank_thought_ = true;  // the thought so far is white space
-  std::string raw_;            // what is held back: white space, or all since the block's or the call's opener
+  std::string raw_;  // what is held back: white space, or all since the block's or the call's opener
   std::string name_, key_, object_;         // so far
   std::optional<CallArguments> arguments_;  // of the call, in the states from `arguments` to `value`
   bool begun_ = false;                      // whether the call's name was sent

@@ -21,14 +21,17 @@ const Tags& tags() {
   return tags;
 }
 
-const Json kTools = *parse_json(R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+const Json kTools =
+    *parse_json(R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
     "properties": {"s": {"type": "string"}, "i": {"type": "integer"}}}}}])");
 
 /// Feeds one tag or one text at a time.
 class Feeder {
  public:
   explicit Feeder(bool in_thought = false) : parser_(tiny(), tags(), kTools, in_thought) {}
-  Events operator()(Tag tag, AnswerEnd end = AnswerEnd::none) { return parser_.add(std::vector{tags().id(tag)}, end); }
+  Events operator()(Tag tag, AnswerEnd end = AnswerEnd::none) {
+    return parser_.add(std::vector{tags().id(tag)}, end);
+  }
   Events operator()(std::string_view text, AnswerEnd end = AnswerEnd::none) {
     return parser_.add(tiny().encode_text(text).value(), end);
   }
@@ -96,7 +99,8 @@ TEST(AnswerParser, HalfACharacterWaitsAndEndsAsReplacement) {
   ASSERT_EQ(euro.size(), 3u);
   AnswerParser parser(tiny(), tags(), Json(), true);
   EXPECT_THAT(parser.add(std::span(euro).first(2), AnswerEnd::none), IsEmpty());
-  EXPECT_THAT(parser.add(std::span(euro).last(1), AnswerEnd::none), ElementsAre(AnswerEvent{Kind::reasoning, -1, "€"}));
+  EXPECT_THAT(parser.add(std::span(euro).last(1), AnswerEnd::none),
+              ElementsAre(AnswerEvent{Kind::reasoning, -1, "€"}));
   EXPECT_THAT(parser.add(std::span(euro).first(1), AnswerEnd::none), IsEmpty());
   const std::vector<int32_t> closer = {tags().id(Tag::end_think)};
   EXPECT_THAT(parser.add(closer, AnswerEnd::none), ElementsAre(AnswerEvent{Kind::reasoning, -1, "\ufffd"}));

@@ -36,10 +36,13 @@ std::string CallArguments::add(std::string_view text) {
 
 std::string CallArguments::end_value() {
   switch (mode_) {
-    case Mode::string: return "\"";
-    case Mode::dropped: return {};
+    case Mode::string:
+      return "\"";
+    case Mode::dropped:
+      return {};
     case Mode::or_null:
-    case Mode::whole: break;
+    case Mode::whole:
+      break;
   }
   return typed_value();
 }

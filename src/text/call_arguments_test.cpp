@@ -25,24 +25,33 @@ std::string written(const Json& parameters, const Pairs& pairs) {
 
 TEST(CallArguments, StringsStayStrings) {
   const Json parameters = schema(R"({"s": {"type": "string"}})");
-  for (const char* value : {"x", "4711", "null", "true", "{\"a\": 1}", "\"q\"", " \n x\t", "", "1.50", "123_456"}) {
+  for (const char* value :
+       {"x", "4711", "null", "true", "{\"a\": 1}", "\"q\"", " \n x\t", "", "1.50", "123_456"}) {
     EXPECT_EQ(written(parameters, {{"s", value}}), "{\"s\": " + to_json_text(value) + "}");
   }
 }
 
 TEST(CallArguments, OtherTypesAreJson) {
-  const Json parameters = schema(R"({"i": {"type": "integer"}, "n": {"type": "number"}, "b": {"type": "boolean"},
+  const Json parameters =
+      schema(R"({"i": {"type": "integer"}, "n": {"type": "number"}, "b": {"type": "boolean"},
       "a": {"type": "array"}, "o": {"type": "object"}, "z": {"type": "null"}})");
-  EXPECT_EQ(written(parameters, {{"i", " 10\n"}, {"n", "1.50"}, {"b", "false"}, {"a", "[1,\"two\" , {}]"},
-                                 {"o", "{\"k\":null,\"j\":1e3}"}, {"z", "null"}}),
-            R"({"i": 10, "n": 1.50, "b": false, "a": [1, "two", {}], "o": {"k": null, "j": 1e3}, "z": null})");
-  EXPECT_EQ(written(parameters, {{"i", "ten"}, {"n", " 1_0 "}, {"b", "True"}, {"a", "[1"}, {"o", "{'k': 1}"}}),
-            R"({"i": "ten", "n": " 1_0 ", "b": "True", "a": "[1", "o": "{'k': 1}"})");
+  EXPECT_EQ(
+      written(parameters, {{"i", " 10\n"},
+                           {"n", "1.50"},
+                           {"b", "false"},
+                           {"a", "[1,\"two\" , {}]"},
+                           {"o", "{\"k\":null,\"j\":1e3}"},
+                           {"z", "null"}}),
+      R"({"i": 10, "n": 1.50, "b": false, "a": [1, "two", {}], "o": {"k": null, "j": 1e3}, "z": null})");
+  EXPECT_EQ(
+      written(parameters, {{"i", "ten"}, {"n", " 1_0 "}, {"b", "True"}, {"a", "[1"}, {"o", "{'k': 1}"}}),
+      R"({"i": "ten", "n": " 1_0 ", "b": "True", "a": "[1", "o": "{'k': 1}"})");
   EXPECT_EQ(written(parameters, {{"i", "\"10\""}, {"b", "1"}}), R"({"i": "10", "b": 1})");
 }
 
 TEST(CallArguments, MixedTypes) {
-  const Json parameters = schema(R"({"sn": {"type": ["string", "null"]}, "si": {"type": ["string", "integer"]},
+  const Json parameters =
+      schema(R"({"sn": {"type": ["string", "null"]}, "si": {"type": ["string", "integer"]},
       "so": {"anyOf": [{"type": "string"}, {"type": "object"}]}, "e": {"enum": ["1", "auto", 2]},
       "c": {"enum": ["null", null]}})");
   EXPECT_EQ(written(parameters, {{"sn", "null"}}), R"({"sn": null})");
@@ -63,8 +72,9 @@ TEST(CallArguments, MixedTypes) {
 
 TEST(CallArguments, UnknownTypes) {
   for (const Json& parameters : {Json(), schema("{}"), Json(5)}) {
-    EXPECT_EQ(written(parameters, {{"a", "metric"}, {"b", "3"}, {"c", "\"q\""}, {"d", " x "}, {"e", "1e999"}}),
-              R"({"a": "metric", "b": 3, "c": "q", "d": " x ", "e": "1e999"})");
+    EXPECT_EQ(
+        written(parameters, {{"a", "metric"}, {"b", "3"}, {"c", "\"q\""}, {"d", " x "}, {"e", "1e999"}}),
+        R"({"a": "metric", "b": 3, "c": "q", "d": " x ", "e": "1e999"})");
   }
   EXPECT_EQ(written(Json(), {}), "{}");
 }
@@ -96,7 +106,8 @@ TEST(CallArguments, StreamWhatIsCertain) {
 TEST(CallArguments, FromAnObject) {
   EXPECT_EQ(CallArguments::from_object("\n{\"b\":1.50,\"a\":[ ]} "), R"({"b": 1.50, "a": []})");
   EXPECT_EQ(CallArguments::from_object("{}"), "{}");
-  for (const char* text : {"", "[1]", "{", "{}{}", "5"}) EXPECT_EQ(CallArguments::from_object(text), std::nullopt);
+  for (const char* text : {"", "[1]", "{", "{}{}", "5"})
+    EXPECT_EQ(CallArguments::from_object(text), std::nullopt);
 }
 
 }  // namespace

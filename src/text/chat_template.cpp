@@ -52,7 +52,8 @@ class ContextWriter {
 
 Result<std::string> named_template(const Json& config, const std::string& path) {
   const Json* value = find_member(config, "chat_template");
-  if (value == nullptr) return fail("{}: no chat_template.jinja beside it, and no `chat_template` in it", path);
+  if (value == nullptr)
+    return fail("{}: no chat_template.jinja beside it, and no `chat_template` in it", path);
   if (value->is_array()) {
     for (const Json& entry : *value) {
       const Json* name = find_member(entry, "name");
@@ -69,7 +70,8 @@ Result<std::string> named_template(const Json& config, const std::string& path) 
 /// bos_token and its like, whether plain strings or added tokens with their `content`.
 Json special_tokens_of(const Json& config) {
   Json tokens = Json::object();
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+  for (const char* name :
+       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
     const Json* token = find_member(config, name);
     if (token != nullptr && token->is_object()) token = find_member(*token, "content");
     if (token != nullptr && token->is_string()) tokens[name] = *token;
@@ -85,7 +87,9 @@ std::vector<TextSpan> to_spans(const std::vector<uint32_t>& words) {
 
 }  // namespace
 
-void ChatTemplate::Free::operator()(TercetTemplate* chat_template) const { tercet_template_free(chat_template); }
+void ChatTemplate::Free::operator()(TercetTemplate* chat_template) const {
+  tercet_template_free(chat_template);
+}
 
 Result<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model_dir) {
   const std::filesystem::path config_path = model_dir / "tokenizer_config.json";

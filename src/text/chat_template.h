@@ -23,22 +23,25 @@ struct Prompt {
 
 /// A Jinja template in the environment of transformers. Immutable: threads may share it.
 ///
-/// Only the template writes control tokens. Each prompt is rendered twice: as it is, and with the characters
-/// that control tokens are spelled with (Tokenizer::control_marks()) replaced by stand-ins wherever a string
-/// of the request has them. Lengths, slices, strips and joins work alike on both, and so the second text tells
+/// Only the template writes control tokens. A prompt is rendered as it is, and again with the characters that
+/// control tokens are spelled with (Tokenizer::control_marks()) replaced by stand-ins wherever a string of
+/// the request has them. Lengths, slices, strips and joins work alike on both, and so the second text tells
 /// which brackets, bars, slashes and colons of the first came from the request; a control token needs all of
-/// its own from the template. (bridge/src/provenance.rs has the details.)
+/// its own from the template. Where the template looks for such a character in a message ("'</think>' in
+/// m.content"), the two differ otherwise, too; then a third rendering compares the strings as they are and
+/// traces them through the engine's automatic escaping. (bridge/src/provenance.rs and tracing.rs have the
+/// details.)
 ///
-/// Limits. Where a template looks for such a character in a message ("'</think>' in m.content") and finds it,
-/// the tags that it writes because of that may become text, never the other way round. A template that would
-/// put a word of a message between a `<` and a `>` of its own could be made to write a tag whose name is
-/// letters only, which a vocabulary without suffix has (`<think>`). Numbers with a spelling of their own
-/// (1.50, 1e3) print, compare and serialise, but templates cannot calculate with them.
+/// Limits. A prompt that can be traced in neither way is refused; the published templates have none. What
+/// tracing loses sight of becomes text, never the other way round. A template that would put a word of a
+/// message between a `<` and a `>` of its own could be made to write a tag whose name is letters only, which
+/// a vocabulary without suffix has (`<think>`). Numbers with a spelling of their own (1.50, 1e3) print,
+/// compare and serialise, but templates cannot calculate with them.
 class ChatTemplate {
  public:
-  /// chat_template.jinja in `model_dir`, or else `chat_template` of tokenizer_config.json (a string, or a list
-  /// of named ones, of which "default" is taken); that file's special tokens are the template's variables.
-  /// Fails where there is no template or it does not compile.
+  /// chat_template.jinja in `model_dir`, or else `chat_template` of tokenizer_config.json (a string, or a
+  /// list of named ones, of which "default" is taken); that file's special tokens are the template's
+  /// variables. Fails where there is no template or it does not compile.
   static Result<ChatTemplate> load(const std::filesystem::path& model_dir);
 
   /// The prompt for a request (see template_variables() for what is read and refused). `now` is what

@@ -43,7 +43,9 @@ class Builder : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return put(value); }
   bool number_integer(number_integer_t value) override { return put(value); }
   bool number_unsigned(number_unsigned_t value) override { return put(value); }
-  bool number_float(number_float_t, const string_t& spelling) override { return put(spelled_number(spelling)); }
+  bool number_float(number_float_t, const string_t& spelling) override {
+    return put(spelled_number(spelling));
+  }
   bool string(string_t& value) override { return put(std::move(value)); }
   bool binary(binary_t&) override { return false; }
   bool start_object(size_t) override { return open(Json::object()); }
@@ -64,7 +66,8 @@ class Builder : public nlohmann::json_sax<Json> {
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& exception) override {
     error = exception.what();
     // "[json.exception.parse_error.101] parse error at line 1, column 2: …"
-    if (const size_t end = error.find("] "); error.starts_with('[') && end != error.npos) error.erase(0, end + 2);
+    if (const size_t end = error.find("] "); error.starts_with('[') && end != error.npos)
+      error.erase(0, end + 2);
     return false;
   }
 
@@ -150,13 +153,27 @@ std::string to_json_text(const Json& value) {
 void append_escaped(std::string_view text, std::string& out) {
   for (const char c : text) {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           out += fmt::format("\\u{:04x}", c);

@@ -11,14 +11,17 @@ std::string round_trip(std::string_view text) {
 }
 
 TEST(Json, KeepsKeyOrderAndNumberSpelling) {
-  EXPECT_EQ(round_trip(R"({"b":1.50,"a":[1e3,-0.0,1E+2,9223372036854775808123,0.1e-7],"c":18446744073709551615})"),
-            R"({"b": 1.50, "a": [1e3, -0.0, 1E+2, 9223372036854775808123, 0.1e-7], "c": 18446744073709551615})");
+  EXPECT_EQ(
+      round_trip(R"({"b":1.50,"a":[1e3,-0.0,1E+2,9223372036854775808123,0.1e-7],"c":18446744073709551615})"),
+      R"({"b": 1.50, "a": [1e3, -0.0, 1E+2, 9223372036854775808123, 0.1e-7], "c": 18446744073709551615})");
 }
 
 TEST(Json, WritesAsPython) {
   // json.dumps(…, ensure_ascii=False)
-  EXPECT_EQ(round_trip(R"({ "é\u00e9" : "\ud83d\ude00\u2028 \/\u0007\b\f\n\r\t\"\\\u007f<>&'" , "e" : [ ] , "o" : { } })"),
-            "{\"éé\": \"😀\u2028 /\\u0007\\b\\f\\n\\r\\t\\\"\\\\\x7f<>&'\", \"e\": [], \"o\": {}}");
+  EXPECT_EQ(
+      round_trip(
+          R"({ "é\u00e9" : "\ud83d\ude00\u2028 \/\u0007\b\f\n\r\t\"\\\u007f<>&'" , "e" : [ ] , "o" : { } })"),
+      "{\"éé\": \"😀\u2028 /\\u0007\\b\\f\\n\\r\\t\\\"\\\\\x7f<>&'\", \"e\": [], \"o\": {}}");
   EXPECT_EQ(round_trip(" [true, false, null] "), "[true, false, null]");
 }
 
@@ -31,8 +34,8 @@ TEST(Json, RefusesWhatIsNoJson) {
   EXPECT_EQ(round_trip("{\"a\": 1,}"),
             "error: parse error at line 1, column 9: syntax error while parsing object key - unexpected '}'; "
             "expected string literal");
-  for (const char* text : {"", "nul", "True", "01", "1.", ".5", "+1", "NaN", "Infinity", "'a'", "[1 2]", "{\"a\"}",
-                           "1 2", "\"\\ud800\"", "\"\xff\"", "\"\n\"", "1e999"}) {
+  for (const char* text : {"", "nul", "True", "01", "1.", ".5", "+1", "NaN", "Infinity", "'a'", "[1 2]",
+                           "{\"a\"}", "1 2", "\"\\ud800\"", "\"\xff\"", "\"\n\"", "1e999"}) {
     EXPECT_FALSE(parse_json(text)) << text;
   }
 }

@@ -96,7 +96,8 @@ Result<Json> read_message(const Json& message, const std::string& where) {
   } else if (*role == "system" || *role == "user" || *role == "assistant" || *role == "tool") {
     out["role"] = *role;
   } else {
-    return fail("{}.role: expected system, developer, user, assistant or tool, found {}", where, quoted(*role));
+    return fail("{}.role: expected system, developer, user, assistant or tool, found {}", where,
+                quoted(*role));
   }
   const bool assistant = *role == "assistant";
   if (assistant) TERCET_TRY_VOID(read_assistant(message, where, out));
@@ -175,7 +176,8 @@ Result<Json> read_effort(const Json& request, const Json& kwargs) {
   for (const Json* source : {&kwargs, &request}) {
     const Json* thinking = find_member(*source, "enable_thinking");
     if (!present(thinking)) continue;
-    if (!thinking->is_boolean()) return fail("enable_thinking: expected a boolean, found {}", quoted(*thinking));
+    if (!thinking->is_boolean())
+      return fail("enable_thinking: expected a boolean, found {}", quoted(*thinking));
     return Json(thinking->get<bool>() ? "high" : "no_think");
   }
   return Json();
@@ -192,7 +194,8 @@ Result<Json> template_variables(const Json& request) {
 
   Json kwargs = Json::object();
   if (const Json* given = find_member(request, "chat_template_kwargs"); present(given)) kwargs = *given;
-  if (!kwargs.is_object()) return fail("chat_template_kwargs: expected an object, found {}", type_name(kwargs));
+  if (!kwargs.is_object())
+    return fail("chat_template_kwargs: expected an object, found {}", type_name(kwargs));
   for (const auto& [name, value] : kwargs.items()) {
     if (name == "messages" || name == "tools") return fail("chat_template_kwargs: may not set `{}`", name);
     out[name] = value;

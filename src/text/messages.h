@@ -12,8 +12,8 @@ namespace tercet {
 /// `enable_thinking`, `chat_template_kwargs`, `add_generation_prompt`; other members are ignored.
 ///
 /// Messages come out so: `developer` is system; content is a string (text parts joined, null empty);
-/// `reasoning` is reasoning_content; arguments are an object (a JSON string is parsed, an empty one is {}, and
-/// one that is no JSON object becomes {"arguments": THE STRING}); other members stay.
+/// `reasoning` is reasoning_content; arguments are an object (a JSON string is parsed, an empty one is {},
+/// and one that is no JSON object becomes {"arguments": THE STRING}); other members stay.
 ///
 /// reasoning_effort comes from chat_template_kwargs, else from the request, else from enable_thinking (true:
 /// high, false: no_think): none and no_think become no_think; minimal and low: low; medium, high, xhigh and

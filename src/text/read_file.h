@@ -11,7 +11,8 @@ namespace tercet {
 
 inline Result<std::string> read_file(const std::filesystem::path& path) {
   std::error_code error;
-  const auto size = std::filesystem::is_regular_file(path, error) ? std::filesystem::file_size(path, error) : 0;
+  const auto size =
+      std::filesystem::is_regular_file(path, error) ? std::filesystem::file_size(path, error) : 0;
   std::ifstream file(path, std::ios::binary);
   std::string text(size, '\0');
   if (error || !file.read(text.data(), static_cast<std::streamsize>(size))) {

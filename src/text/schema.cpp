@@ -55,7 +55,8 @@ class Reader {
     ValueTypes out;
     if (!schema.is_object() || !visit()) return out;
     if (const Json* target = referred(schema)) meet(out, types(*target));
-    if (const Json* type = find_member(schema, "type")) meet(out, named(*type, find_member(schema, "nullable")));
+    if (const Json* type = find_member(schema, "type"))
+      meet(out, named(*type, find_member(schema, "nullable")));
     if (const Json* members = find_member(schema, "enum"); members != nullptr && members->is_array()) {
       meet(out, listed(*members));
     }

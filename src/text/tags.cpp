@@ -5,13 +5,27 @@
 namespace tercet {
 namespace {
 
-constexpr std::array<std::string_view, kTagCount> kBareNames = {
-    "think",          "/think",          "tool_calls",           "/tool_calls",
-    "tool_call",      "/tool_call",      "end_of_tool_call",     "tool_sep",
-    "arg_key",        "/arg_key",        "arg_value",            "/arg_value",
-    "tool_responses", "/tool_responses", "tool_response",        "/tool_response",
-    "｜hy_begin_of_sentence｜",          "｜hy_User｜",          "｜hy_Assistant｜",
-    "｜hy_eos｜",     "｜reasoning_mode｜"};
+constexpr std::array<std::string_view, kTagCount> kBareNames = {"think",
+                                                                "/think",
+                                                                "tool_calls",
+                                                                "/tool_calls",
+                                                                "tool_call",
+                                                                "/tool_call",
+                                                                "end_of_tool_call",
+                                                                "tool_sep",
+                                                                "arg_key",
+                                                                "/arg_key",
+                                                                "arg_value",
+                                                                "/arg_value",
+                                                                "tool_responses",
+                                                                "/tool_responses",
+                                                                "tool_response",
+                                                                "/tool_response",
+                                                                "｜hy_begin_of_sentence｜",
+                                                                "｜hy_User｜",
+                                                                "｜hy_Assistant｜",
+                                                                "｜hy_eos｜",
+                                                                "｜reasoning_mode｜"};
 
 /// A bare name around the place of the suffix: "<think" and ">", "<｜hy_User" and "｜>".
 struct Spelling {

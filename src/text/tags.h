@@ -41,8 +41,8 @@ inline constexpr size_t kTagCount = 21;
 /// Immutable after reading.
 class Tags {
  public:
-  /// The suffix is the one under which the vocabulary has most tags (the longer one of two with equally many).
-  /// Fails with a list of the tags that are missing.
+  /// The suffix is the one under which the vocabulary has most tags (the longer one of two with equally
+  /// many). Fails with a list of the tags that are missing.
   static Result<Tags> read(const Tokenizer& tokenizer);
 
   /// ":opensource", or nothing.

@@ -48,7 +48,8 @@ TEST(Tags, TheSuffixOfMostCounts) {
   const TempDir dir;  // a placeholder becomes a stray tag without suffix, another the second closer
   const std::string json = replaced(read_file(kTinyModel / "tokenizer.json").value(),
                                     "<｜hy_place_holder_11:opensource｜>", "<think>");
-  dir.write("tokenizer.json", replaced(json, "<｜hy_place_holder_10:opensource｜>", "<end_of_tool_call:opensource>"));
+  dir.write("tokenizer.json",
+            replaced(json, "<｜hy_place_holder_10:opensource｜>", "<end_of_tool_call:opensource>"));
   const Tags tags = tags_of(dir.path()).value();
   EXPECT_EQ(tags.suffix(), ":opensource");
   EXPECT_EQ(tags.id(Tag::think), 4070);
@@ -57,7 +58,8 @@ TEST(Tags, TheSuffixOfMostCounts) {
 
 TEST(Tags, NamesEachMissingOne) {
   const TempDir dir;
-  const std::string json = replaced(read_file(kTinyModel / "tokenizer.json").value(), "<tool_sep:", "<tool_zep:");
+  const std::string json =
+      replaced(read_file(kTinyModel / "tokenizer.json").value(), "<tool_sep:", "<tool_zep:");
   dir.write("tokenizer.json", replaced(json, "｜hy_eos:", "｜hy_end:"));
   EXPECT_EQ(tags_of(dir.path()).error().message,
             (dir.path() / "tokenizer.json").string() +

@@ -41,7 +41,8 @@ class TempDir {
     return path_ / name;
   }
   /// A text file of the checkpoint, every `from` replaced by `to`.
-  std::filesystem::path copy(const std::string& name, std::string_view from = "\1", std::string_view to = "") const {
+  std::filesystem::path copy(const std::string& name, std::string_view from = "\1",
+                             std::string_view to = "") const {
     return write(name, replaced(read_file(kTinyModel / name).value(), from, to));
   }
 

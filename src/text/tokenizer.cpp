@@ -82,7 +82,8 @@ void Tokenizer::read_controls() {
     control_lengths_.push_back(spelling.size());
   }
   std::sort(control_lengths_.begin(), control_lengths_.end(), std::greater<>());
-  control_lengths_.erase(std::unique(control_lengths_.begin(), control_lengths_.end()), control_lengths_.end());
+  control_lengths_.erase(std::unique(control_lengths_.begin(), control_lengths_.end()),
+                         control_lengths_.end());
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {

@@ -26,10 +26,10 @@ struct TextSpan {
 
 /// A byte-level BPE tokenizer. Immutable: threads may share it.
 ///
-/// Control tokens are the added tokens of tokenizer.json. Text never becomes one by spelling it: encode_text()
-/// knows none, and encode_prompt() takes them only where the caller vouches for the spelling. (An added token
-/// of letters, digits and white space alone is no control token, since nothing could tell its spelling from
-/// prose; it is never produced.)
+/// Control tokens are the added tokens of tokenizer.json. Text never becomes one by spelling it:
+/// encode_text() knows none, and encode_prompt() takes them only where the caller vouches for the spelling.
+/// (An added token of letters, digits and white space alone is no control token, since nothing could tell its
+/// spelling from prose; it is never produced.)
 class Tokenizer {
  public:
   /// Reads tokenizer.json in `model_dir`. Fails on a file that is missing, is no tokenizer, or is not
@@ -58,7 +58,8 @@ class Tokenizer {
   Result<std::vector<int32_t>> encode_text(std::string_view text) const;
 
   /// The ids of a prompt whose `foreign` spans (ascending, disjoint) came from messages: the longest control
-  /// token at each place is taken, left to right, unless it overlaps a foreign span; what lies between is text.
+  /// token at each place is taken, left to right, unless it overlaps a foreign span; what lies between is
+  /// text.
   Result<std::vector<int32_t>> encode_prompt(std::string_view text, std::span<const TextSpan> foreign) const;
 
   /// As Hugging Face's decode: the tokens' bytes as UTF-8, what is none becoming U+FFFD.

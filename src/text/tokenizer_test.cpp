@@ -74,7 +74,8 @@ TEST(Tokenizer, PromptsHaveControlTokensOutsideOfForeignSpans) {
 
 TEST(Tokenizer, TheLongestControlTokenWins) {
   const TempDir dir;  // one token begins another, and a third is a suffix of it
-  std::string json = replaced(read_file(kTinyModel / "tokenizer.json").value(), "<｜hy_place_holder_1:opensource｜>", "<x>");
+  std::string json =
+      replaced(read_file(kTinyModel / "tokenizer.json").value(), "<｜hy_place_holder_1:opensource｜>", "<x>");
   json = replaced(json, "<｜hy_place_holder_2:opensource｜>", "<x>>");
   json = replaced(json, "<｜hy_place_holder_3:opensource｜>", ">>");
   json = replaced(json, "<｜hy_place_holder_4:opensource｜>", "word");
@@ -94,7 +95,8 @@ TEST(Tokenizer, BytesThatAreNoUtf8) {
 
 TEST(Tokenizer, DecodeCanLeaveOutSpecialTokens) {
   const Ids ids = {4066, 4070, 4063, 4068};
-  EXPECT_EQ(tiny().decode(ids, false), "<｜hy_User:opensource｜><think:opensource> pat<｜hy_eos:opensource｜>");
+  EXPECT_EQ(tiny().decode(ids, false),
+            "<｜hy_User:opensource｜><think:opensource> pat<｜hy_eos:opensource｜>");
   EXPECT_EQ(tiny().decode(ids, true), "<think:opensource> pat");
 }
 
@@ -112,12 +114,15 @@ TEST(Tokenizer, NamesWhatIsWrongWithAFile) {
   EXPECT_THAT(message(good.substr(0, good.size() / 2)), testing::HasSubstr("EOF while parsing"));
   EXPECT_THAT(message("{}"), testing::HasSubstr("missing field `added_tokens`"));
   EXPECT_THAT(message(replaced(good, "\"BPE\"", "\"Unigram\"")), testing::HasSubstr("expected BPE"));
-  EXPECT_THAT(message(R"({"added_tokens": [], "decoder": null, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})"),
-              testing::HasSubstr("expected a decoder of type ByteLevel"));
+  EXPECT_THAT(
+      message(
+          R"({"added_tokens": [], "decoder": null, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})"),
+      testing::HasSubstr("expected a decoder of type ByteLevel"));
   EXPECT_THAT(message(R"({"added_tokens": [], "decoder": {"type": "ByteLevel", "add_prefix_space": true,
       "trim_offsets": true, "use_regex": true}, "model": {"type": "BPE", "vocab": {}, "merges": []}})"),
               testing::HasSubstr("the vocabulary is empty"));
-  EXPECT_THAT(message(replaced(good, "4095", "4000000000")), testing::HasSubstr("token id 4000000000 is beyond 16777216"));
+  EXPECT_THAT(message(replaced(good, "4095", "4000000000")),
+              testing::HasSubstr("token id 4000000000 is beyond 16777216"));
 }
 
 TEST(Detokenizer, PiecesAreWholeCharactersAndAddUp) {

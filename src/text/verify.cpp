@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "text/answer_events.h"
 #include "text/answer_parser.h"
 #include "text/chat_template.h"
 #include "text/json.h"
@@ -12,18 +13,6 @@
 
 namespace tercet {
 namespace {
-
-/// Neighbours of a kind joined, which makes the events of different groupings comparable.
-void append_joined(std::vector<AnswerEvent>& all, const std::vector<AnswerEvent>& more) {
-  for (const AnswerEvent& event : more) {
-    const bool text = event.kind != AnswerEvent::Kind::call_begin && event.kind != AnswerEvent::Kind::call_end;
-    if (text && !all.empty() && all.back().kind == event.kind && all.back().call == event.call) {
-      all.back().text += event.text;
-    } else {
-      all.push_back(event);
-    }
-  }
-}
 
 /// What is wrong, if anything.
 std::optional<std::string> compare(std::string_view what, std::string_view expected, std::string_view found) {
@@ -85,7 +74,8 @@ class Verifier {
     AnswerParser parser(tokenizer_, tags_, member(test, "tools"), member(test, "start") == "reasoning");
     const AnswerEnd end = member(test, "complete") == false ? AnswerEnd::length : AnswerEnd::stop;
     std::vector<AnswerEvent> events;
-    for (size_t group = std::min(first, tokens.size()); !tokens.empty(); group = std::min(size, tokens.size())) {
+    for (size_t group = std::min(first, tokens.size()); !tokens.empty();
+         group = std::min(size, tokens.size())) {
       const bool last = group == tokens.size();
       append_joined(events, parser.add(tokens.first(group), last ? end : AnswerEnd::none));
       tokens = tokens.subspan(group);
@@ -103,14 +93,17 @@ class Verifier {
     Answer answer;
     answer.add(whole);
     Json calls = Json::array();
-    for (const Answer::Call& call : answer.calls) calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
+    for (const Answer::Call& call : answer.calls)
+      calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
     if (auto wrong = compare("reasoning", reasoning, answer.reasoning)) return wrong;
     if (auto wrong = compare("content", content, answer.content)) return wrong;
-    if (auto wrong = compare("tool_calls", to_json_text(member(test, "tool_calls")), to_json_text(calls))) return wrong;
+    if (auto wrong = compare("tool_calls", to_json_text(member(test, "tool_calls")), to_json_text(calls)))
+      return wrong;
     for (size_t size = 1; size <= 4; ++size) {
       for (size_t first = 1; first <= size; ++first) {
         if (events_of(test, tokens, first, size) != whole) {
-          return fmt::format("fed in groups of {} tokens, the first of {}, it gives other events", size, first);
+          return fmt::format("fed in groups of {} tokens, the first of {}, it gives other events", size,
+                             first);
         }
       }
     }
@@ -129,7 +122,9 @@ class Verifier {
   Outcome error_case(const Json& test) const {
     TERCET_TRY(const std::string expected, member_text(test, "error"));
     const Result<Prompt> prompt = template_.render(member(test, "request"), tokenizer_, kNow);
-    if (prompt) return fmt::format("error: expected {}, found the prompt {}", to_json_text(expected), to_json_text(prompt->text));
+    if (prompt)
+      return fmt::format("error: expected {}, found the prompt {}", to_json_text(expected),
+                         to_json_text(prompt->text));
     if (prompt.error().message.find(expected) != std::string::npos) return std::nullopt;
     return compare("error", expected, prompt.error().message);
   }
@@ -167,16 +162,18 @@ Result<CaseReport> verify_text(const std::filesystem::path& model_dir,
       ++number;
       if (line.find_first_not_of(" \t\r") == line.npos) continue;
       const Result<Json> test = parse_json(line);
-      const auto outcome = test ? verifier.run(*test) : Result<std::optional<std::string>>(tl::unexpected(test.error()));
+      const auto outcome =
+          test ? verifier.run(*test) : Result<std::optional<std::string>>(tl::unexpected(test.error()));
       if (outcome && !*outcome) {
         ++report.passed;
         continue;
       }
       ++report.failed;
       const Json* name = test ? find_member(*test, "name") : nullptr;
-      report.failures.push_back(fmt::format("{}:{}: {}: {}", path.string(), number,
-                                            name != nullptr && name->is_string() ? name->get<std::string>() : "case",
-                                            outcome ? **outcome : outcome.error().message));
+      report.failures.push_back(
+          fmt::format("{}:{}: {}: {}", path.string(), number,
+                      name != nullptr && name->is_string() ? name->get<std::string>() : "case",
+                      outcome ? **outcome : outcome.error().message));
     }
   }
   return report;

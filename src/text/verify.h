@@ -17,10 +17,11 @@ struct CaseReport {
 };
 
 /// Each line of a file is a JSON object, told apart by its members:
-///   `pieces`  an answer: `tools`, `start` ("content" or "reasoning"), `complete` (false: the budget of tokens
-///             ended it) and the pieces, each a text or {"tag": BARE NAME}; expected are `reasoning`, `content`
-///             and `tool_calls` of `name` and `arguments`. Fed in one piece and in all groupings of 1 to 4
-///             tokens with every offset of the first group, which must give the same events.
+///   `pieces`  an answer: `tools`, `start` ("content" or "reasoning"), `complete` (false: the budget of
+///   tokens
+///             ended it) and the pieces, each a text or {"tag": BARE NAME}; expected are `reasoning`,
+///             `content` and `tool_calls` of `name` and `arguments`. Fed in one piece and in all groupings of
+///             1 to 4 tokens with every offset of the first group, which must give the same events.
 ///   `prompt`  a request and the text that it renders to; with `tokens`, also its token ids.
 ///   `error`   a request that is refused, with this text in the message.
 ///   `ids`     a `text` and its token ids as plain text.

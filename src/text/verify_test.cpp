@@ -20,9 +20,9 @@ CaseReport verify(const std::filesystem::path& model, const std::vector<std::fil
 }
 
 TEST(VerifyText, EveryCasePasses) {
-  const CaseReport report = verify(kTinyModel, {kCases / "answers.jsonl", kCases / "answers_more.jsonl",
-                                                kCases / "prompts.jsonl", kCases / "prompts_more.jsonl",
-                                                kCases / "ids.jsonl"});
+  const CaseReport report =
+      verify(kTinyModel, {kCases / "answers.jsonl", kCases / "answers_more.jsonl", kCases / "prompts.jsonl",
+                          kCases / "prompts_more.jsonl", kCases / "ids.jsonl"});
   EXPECT_THAT(report.failures, IsEmpty());
   EXPECT_EQ(report.failed, 0);
   EXPECT_GT(report.passed, 200);
@@ -44,8 +44,9 @@ TEST(VerifyText, EveryCasePassesWithoutSuffix) {
 
 TEST(VerifyText, NamesWhatFails) {
   const TempDir dir;
-  const auto file = dir.write("cases.jsonl",
-                              R"({"name": "r", "pieces": ["x"], "start": "reasoning", "reasoning": "", "content": ""}
+  const auto file =
+      dir.write("cases.jsonl",
+                R"({"name": "r", "pieces": ["x"], "start": "reasoning", "reasoning": "", "content": ""}
 {"name": "c", "pieces": ["x"], "reasoning": "", "content": "y\n"}
 
 {"name": "t", "pieces": ["x"], "reasoning": "", "content": "x", "tool_calls": [{"name": "f", "arguments": "{}"}]}
@@ -66,12 +67,14 @@ TEST(VerifyText, NamesWhatFails) {
       report.failures,
       ElementsAre(at + ":1: r: reasoning: expected \"\", found \"x\"",
                   at + ":2: c: content: expected \"y\\n\", found \"x\"",
-                  at + ":4: t: tool_calls: expected \"[{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": \\\"{}\\\"}]\", found \"[]\"",
+                  at + ":4: t: tool_calls: expected \"[{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": "
+                       "\\\"{}\\\"}]\", found \"[]\"",
                   at + ":5: g: the vocabulary has no tag `nonsense`",
                   HasSubstr(":6: p: prompt: expected \"x\", found \"<｜hy_begin_of_sentence:opensource｜>"),
                   at + ":7: q: the request is refused: messages: is missing",
                   at + ":8: e: error: expected \"x\", found \"messages: is missing\"",
-                  HasSubstr(":9: i: ids: expected \"[1]\", found \"["), at + ":10: case: `prompt` is not a string",
+                  HasSubstr(":9: i: ids: expected \"[1]\", found \"["),
+                  at + ":10: case: `prompt` is not a string",
                   at + ":11: u: no case: it has none of `pieces`, `prompt`, `error`, `ids`",
                   HasSubstr(":12: case: parse error at line 1")));
 }

@@ -1,4 +1,4 @@
-"""Writes prompts_more.jsonl and ids.jsonl: cases whose right values come from Hugging Face's own code.
+"""Writes prompts_more.jsonl, ids.jsonl and templates.jsonl: right values from Hugging Face's own code.
 
 For developers: pip install transformers tokenizers jinja2; then python make_cases.py. Prompts are rendered by
 transformers' render_jinja_template, after the normalisation that src/text/messages.h states, done here once
@@ -301,6 +301,58 @@ TEXTS = [
     "ｆｕｌｌｗｉｄｔｈ ｜ ＜＞", "mixed中文and日本語with123and한글", "x=1;y=2;z=x+y", "C++ C# F# .NET a.b.c", "I'm 'quoted' it's",
 ]
 
+# Rendered for a user who says "Hi".
+TEMPLATES = [
+    "{% if true %}\n  a\n  {% if true %}\n b\n  {%- endif +%}\n{% endif %}\n\n",
+    "a\n    {%+ if true %}b{% endif %}\n\n  {# c #}\n d {{- ' e ' -}} f\n",
+    "{{ '{}-{:>3}-{n}'.format('a', 5, n='x') }} {{ '{0}{1}{0}'.format(1, 'b') }} {{ '{{}}'.format() }}",
+    "{{ [1, 2.0, true, none, 'a\\'b', {'k': []}] }} {{ \"it's\" }} {{ ['a\"b'] }} {{ {'x': 1, 'y': none} }}",
+    "{{ undefined_name }}|{{ tools is none }}|{{ documents is none }}|{{ tools is defined }}|{{ x is defined }}",
+    "{{ {'b': [1, 1.5, -0.0, 1e22, 1e-5, true, none], 'a': {}, 'é': '<\"\\\\\\n>'} | tojson }}",
+    "{{ {'b': [1, []], 'a': {'c': 2}} | tojson(indent=2) }}",
+    "{{ {'b': 'é😀', 'a': 1} | tojson(ensure_ascii=true, sort_keys=true) }}",
+    "{{ [1, {'a': 2}] | tojson(separators=(',', ':')) }} {{ [1, {'a': 2}] | tojson(false, 1, none, true) }}",
+    "{{ 'é' | tojson(true) }}{{ {1: 2, true: 3.25, none: 1} | tojson }} {{ [(1, 2)] | tojson }}",
+    "{% generation %}a{% endgeneration %} {%- generation -%} b {%- endgeneration %} c",
+    "{{ '%d %s' | format(3, 'x') }} {{ {'a': 1}.get('b', 'z') }} {{ 'abc'[::-1] }} {{ 'abcdef'[1:-1:2] }} {{ 7 // 2 }}",
+    "{{ 1 / 2 }} {{ 10 % 3 }} {{ -7 // 2 }} {{ 2 ** 70 }} {{ 123456789012345678901234567890 }} {{ 1.0 }} {{ 0.1 + 0.2 }}",
+    "{{ '  a\\n'.rstrip() }}|{{ 'a b  c'.split() }}|{{ 'x'.join(['a', 'b']) }}|{{ 'Ab'.lower() }}|{{ 'ab cd' | title }}",
+    "{{ 'a\nb' | indent(2) }}|{{ 'xxabxx'.strip('x') }}|{{ 'a,b,c'.split(',', 1) }}|{{ 'a\nb\n'.splitlines() }}",
+    "{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}={{ v }}{{ ',' if not loop.last }}{% endfor %}",
+    "{% for k in {'b': 1, 'a': 2} %}{{ k }}{{ loop.index }}{{ loop.revindex0 }}{{ loop.length }}{% else %}e{% endfor %}",
+    "{{ messages[0].get('x') }} {{ messages[0].content | trim }} {{ messages | selectattr('role', 'equalto', 'user') "
+    "| list | length }} {{ messages | map(attribute='role') | join(',') }} {{ messages[-1]['content'][:1] }}",
+    "{{ '<' | e }} {{ [3, 1, 2] | sort }} {{ 'a,b' | replace(',', ';') }} {{ none | default('x') }} {{ '' | default('y', true) }}",
+    "{{ {'b': 1, 'a': 2} | dictsort }} {{ {'a': {'b': 1}}.a.b }} {{ {'a': 1} | items | list }}",
+    "{{ 'x' ~ 1.0 ~ true ~ none ~ [1, 'a'] }} {{ 'a\\tb' }} {{ ['a\\n', 'é'] }} {{ 'é' | upper }} {{ 'straße'.upper() }}",
+    "{% set x %}a {{ 1 }}{% endset %}{{ x }}{{ x is string }}",
+    "{{ [1, 2, 3][-1] }} {{ [1, 2, 3] | last }} {{ (1, 2) }} {{ ('a',) }} {{ 'abc' | first }} {{ range(3) | list }}",
+    "{{ 5 is odd }} {{ [] is iterable }} {{ {} is mapping }} {{ 'a' is iterable }} {{ 1 is boolean }} {{ true is boolean }}",
+    "{{ 'a' in 'abc' }} {{ 'a' not in ['b'] }} {{ 1 in [1] }} {{ 'k' in {'k': 1} }} {{ 'x' in undefined_name }}",
+    "{% set ns = namespace(a=1, b=[]) %}{% for i in range(3) %}{% set ns.a = ns.a + i %}{% set ns.b = ns.b + [i] %}"
+    "{% endfor %}{{ ns.a }}{{ ns.b }}",
+    "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+    "{%- macro f(x, y='d') -%}<{{ x }}{{ y }}>{%- endmacro -%}{{ f(1) ~ f('a', y='b') }}",
+    "{% macro outer() %}[{{ caller() }}]{% endmacro %}{% call outer() %}in{% endcall %}{% filter upper %}ab{% endfilter %}",
+    "{% raw %}{{ x }}{% endraw %}{# {{ c }} #}{{ '{{' }}{{ \"}}\" }}{{ {'a': {'b': 1}} }}",
+    "{{ 'a' if false }}|{{ 'a' if messages[0].role == 'user' else 'b' }}|{{ not false and (1 or 2) }}",
+    "{{ '2' | int + 1 }} {{ '1.5' | float }} {{ 3.7 | int }} {{ 3 | string }} {{ [1, 2] | sum }} {{ [2, 1] | min }} {{ -3 | abs }}",
+    "{{ [1, 1, 2] | unique | list }} {{ [1, 2, 3] | reverse | list }} {{ 'abc' | reverse }} {{ [1, 2] | length }} {{ 3.14159 | round(2) }}",
+    "{{ [{'a': 1}, {'a': 2}] | selectattr('a', 'gt', 1) | list }} {{ [1, 2, 3, 4] | select('even') | list }} "
+    "{{ [0, 1] | reject('equalto', 0) | list }} {{ ['a', 'b'] | map('upper') | list }}",
+    "{{ 'abc'.startswith(('a', 'x')) }} {{ 'abc'.endswith('bc') }} {{ 'abcabc'.find('c') }} {{ 'abcabc'.rfind('c') }} "
+    "{{ 'aXbX'.count('X') }} {{ 'abc'.replace('b', '') }} {{ '12'.isdigit() }} {{ ' '.isspace() }} {{ 'aBc'.capitalize() }}",
+    "{{ {'a': 1}.keys() | list }} {{ {'a': 1}.values() | list }} {{ dict(a=1, b='x') }} {{ {'a': 1} == {'a': 1.0} }}",
+    "{{ 'a.b.c'.rsplit('.', 1) }} {{ 'ab'.removeprefix('a') }} {{ 'ab'.removesuffix('b') }} {{ 'a:b:c'.partition(':') }} {{ 'a:b:c'.rpartition(':') }}",
+    "{{ 1e20 }} {{ 1e-7 }} {{ 1e16 }} {{ 123456789.123 }} {{ 100000000000000.0 }}",
+    "{{ 'a\x1cb\x0b'.strip() }}{{ '\x1c a \x1f'.strip() }}|{{ 'a\x0bb\u2028c'.splitlines() }}",
+]
+
+
+def template_case(template):
+    [text], _ = render_jinja_template([[{"role": "user", "content": "Hi"}]], chat_template=template)
+    return json.dumps({"template": template, "text": text}, ensure_ascii=False)
+
 
 def main():
     lines = [prompt_case(name, json.dumps(request, ensure_ascii=False)) for name, request in PROMPTS.items()]
@@ -317,6 +369,7 @@ def main():
         assert WITH_CONTROLS.decode(ids, skip_special_tokens=False) == text
         lines.append(json.dumps({"text": text, "ids": ids}, ensure_ascii=False))
     (HERE / "ids.jsonl").write_text("\n".join(lines) + "\n")
+    (HERE / "templates.jsonl").write_text("".join(template_case(template) + "\n" for template in TEMPLATES))
 
 
 if __name__ == "__main__":
