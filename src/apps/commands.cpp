@@ -1,7 +1,7 @@
 #include <array>
 
-#include "apps/command.h"
 #include "apps/chat.h"
+#include "apps/command.h"
 #include "apps/complete.h"
 #include "apps/inspect.h"
 #include "apps/score.h"
