@@ -11,16 +11,17 @@ template <int H>
 inline void block_scores(const int16_t* queries, const int16_t* keys, int quarters, int32_t (*score)[64]) {
   for (int quarter = 0; quarter < quarters; ++quarter) {
     I dot[H] = {};
-    for (int half = 0; half < kHalves; ++half) {
-      const auto* from =
-          reinterpret_cast<const uint8_t*>(keys + quarter * 2048) + half * static_cast<int>(sizeof(Register));
+    for_halves([&](auto half) {
+      constexpr int kHalf = decltype(half)::value;
+      const auto* from = reinterpret_cast<const uint8_t*>(keys + quarter * 2048) +
+                         kHalf * static_cast<int>(sizeof(Register));
       Wide sum[H] = {};
       for (int pair = 0; pair < 64; ++pair) {
         const Register k = load_register(from + 64 * pair);
         for (int h = 0; h < H; ++h) sum[h] = dot2(sum[h], k, queries + 128 * h + 2 * pair);
       }
-      for (int h = 0; h < H; ++h) add_half(dot[h], half, sum[h]);
-    }
+      for (int h = 0; h < H; ++h) add_half<kHalf>(dot[h], sum[h]);
+    });
     for (int h = 0; h < H; ++h) store(score[h] + 16 * quarter, dot[h]);
   }
 }
@@ -108,16 +109,17 @@ inline void add_values(const BlockWeights* weights, const int16_t* values, int v
   }
   for (int eighth = 0; eighth < 8; ++eighth) {
     I dot[H] = {};
-    for (int half = 0; half < kHalves; ++half) {
+    for_halves([&](auto half) {
+      constexpr int kHalf = decltype(half)::value;
       const auto* from = reinterpret_cast<const uint8_t*>(values + eighth * 1024) +
-                         half * static_cast<int>(sizeof(Register));
+                         kHalf * static_cast<int>(sizeof(Register));
       Wide sum[H] = {};
       for (int pair = 0; pair < pairs; ++pair) {
         const Register v = load_register(from + 64 * pair);
         for (int h = 0; h < H; ++h) sum[h] = dot2(sum[h], v, weights[h].weight + 2 * pair);
       }
-      for (int h = 0; h < H; ++h) add_half(dot[h], half, sum[h]);
-    }
+      for (int h = 0; h < H; ++h) add_half<kHalf>(dot[h], sum[h]);
+    });
     for (int h = 0; h < H; ++h) {
       float* o = spans[h].o + 16 * eighth;
       const F block = to_float(dot[h]) * all(power_of_two(weights[h].z - 24));

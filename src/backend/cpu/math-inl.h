@@ -81,6 +81,18 @@ inline constexpr float kLn2 = 0x1.62e430p-1F;
 
 inline F sigmoid_of(F x) { return all(1.0F) / (all(1.0F) + exp2_of(negated(x * all(kLog2E)))); }
 
+template <int N>
+struct Constant {
+  static constexpr int value = N;
+};
+
+/// f of each half of a tile as a Constant, so that no vector is picked at run time, through memory.
+template <class Function>
+inline void for_halves(Function f) {
+  f(Constant<0>{});
+  if constexpr (kHalves == 2) f(Constant<1>{});
+}
+
 /// The first `count` < 16 values; the other lanes hold `rest`.
 inline F load_first(const float* p, int64_t count, float rest) {
   float lane[16];

@@ -23,28 +23,33 @@ inline constexpr int64_t kPrefetchBytes = 2304;
 /// d[r] = Σ q·n of one group and plane: exact, whatever the order.
 template <int R>
 inline void plane_sums(const uint8_t* q, int64_t blocks, const uint8_t* const (&numbers)[R], I (&d)[R]) {
-  for (int half = 0; half < kHalves; ++half) {
-    const uint8_t* from = q + half * static_cast<int>(sizeof(Register));
+  for_halves([&](auto half) {
+    constexpr int kHalf = decltype(half)::value;
+    const uint8_t* from = q + kHalf * static_cast<int>(sizeof(Register));
     for (int64_t begin = 0; begin < blocks; begin += kBlocksInNarrow) {
       const int64_t end = blocks < begin + kBlocksInNarrow ? blocks : begin + kBlocksInNarrow;
-      Narrow a[R] = {};
-      Narrow b[R] = {};
+      // Two chains each for a single row: one would wait for its own last sum.
+      constexpr int kChains = R == 1 ? 2 : 1;
+      Narrow a[R][kChains] = {};
+      Narrow b[R][kChains] = {};
       for (int64_t s = begin; s < end; ++s) {
         const Register packed = load_register(from + s * 64);
         const Register low = low_nibbles(packed);
         const Register high = high_nibbles(packed);
-        if (R <= 2 && half == 0) prefetch(from + s * 64 + kPrefetchBytes);
+        if (kHalf == 0) prefetch(from + s * 64 + kPrefetchBytes);
         for (int r = 0; r < R; ++r) {
           const uint8_t* n = numbers[r] + 16 * s;
-          a[r] = dot4(a[r], low, n);
-          b[r] = dot4(b[r], low, n + 8);
-          a[r] = dot4(a[r], high, n + 4);
-          b[r] = dot4(b[r], high, n + 12);
+          a[r][0] = dot4(a[r][0], low, n);
+          b[r][0] = dot4(b[r][0], low, n + 8);
+          a[r][kChains - 1] = dot4(a[r][kChains - 1], high, n + 4);
+          b[r][kChains - 1] = dot4(b[r][kChains - 1], high, n + 12);
         }
       }
-      for (int r = 0; r < R; ++r) add_half(d[r], half, join(a[r], b[r]));
+      for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < kChains; ++c) add_half<kHalf>(d[r], join(a[r][c], b[r][c]));
+      }
     }
-  }
+  });
 }
 
 template <int R>
@@ -70,16 +75,17 @@ inline void float_group(const TileLayout& w, const uint8_t* at, const ProductRow
                         F (&acc)[R]) {
   const int64_t pairs = w.group / 2;
   I d[R] = {};
-  for (int half = 0; half < kHalves; ++half) {
-    const uint8_t* from = at + half * static_cast<int>(sizeof(Register));
+  for_halves([&](auto half) {
+    constexpr int kHalf = decltype(half)::value;
+    const uint8_t* from = at + kHalf * static_cast<int>(sizeof(Register));
     Wide sum[R] = {};
     for (int64_t p = 0; p < pairs; ++p) {
       const Register m = load_register(from + p * 64);
-      if (R <= 2 && half == 0) prefetch(from + p * 64 + kPrefetchBytes);
+      if (kHalf == 0) prefetch(from + p * 64 + kPrefetchBytes);
       for (int r = 0; r < R; ++r) sum[r] = dot2(sum[r], m, rows[r].numbers + 2 * g * w.group + 4 * p);
     }
-    for (int r = 0; r < R; ++r) add_half(d[r], half, sum[r]);
-  }
+    for (int r = 0; r < R; ++r) add_half<kHalf>(d[r], sum[r]);
+  });
   const F v = power_of_two(load_bytes(reinterpret_cast<const int8_t*>(at + pairs * 64)) - all(12));
   for (int r = 0; r < R; ++r) acc[r] = fma(v * all(rows[r].unit[g]), to_float(d[r]), acc[r]);
 }

@@ -190,8 +190,9 @@ inline __m256i broadcast_word(const void* p) {
   __builtin_memcpy(&word, p, 4);
   return _mm256_set1_epi32(word);
 }
-inline void add_half(I& d, int half, Wide x) {
-  __m256i& to = half == 0 ? d.low : d.high;
+template <int kHalf>
+void add_half(I& d, Wide x) {
+  __m256i& to = kHalf == 0 ? d.low : d.high;
   to = _mm256_add_epi32(to, x.v);
 }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

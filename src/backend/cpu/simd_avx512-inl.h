@@ -142,7 +142,10 @@ inline __m512i broadcast_word(const void* p) {
   __builtin_memcpy(&word, p, 4);
   return _mm512_set1_epi32(word);
 }
-inline void add_half(I& d, int, Wide x) { d.v = _mm512_add_epi32(d.v, x.v); }
+template <int kHalf>
+void add_half(I& d, Wide x) {
+  d.v = _mm512_add_epi32(d.v, x.v);
+}
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace tercet::cpu::TERCET_CPU_LEVEL

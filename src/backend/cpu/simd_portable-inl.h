@@ -243,7 +243,10 @@ inline Register high_nibbles(const Register& x) {
 }
 
 using Wide = I;
-inline void add_half(I& d, int, const Wide& x) { d = d + x; }
+template <int kHalf>
+void add_half(I& d, const I& x) {
+  d = d + x;
+}
 inline void prefetch(const void*) {}
 
 }  // namespace tercet::cpu::TERCET_CPU_LEVEL
