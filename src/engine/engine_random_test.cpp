@@ -65,8 +65,8 @@ class Load {
   bool chance(int32_t one_in) { return below(one_in) == 0; }
 
   std::vector<int32_t> some_tokens(int32_t count) {
-    std::vector<int32_t> tokens;
-    for (int32_t i = 0; i < count; ++i) tokens.push_back(2 + below(kVocabulary - 4));
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    for (int32_t& token : tokens) token = 2 + below(kVocabulary - 4);
     return tokens;
   }
 

@@ -34,8 +34,8 @@ std::unique_ptr<Engine> engine_on(Executor& executor, EngineOptions engine_optio
 }
 
 std::vector<int32_t> tokens(int32_t count, int32_t first = 1) {
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < count; ++i) tokens.push_back(1 + (first + i) % (kVocabulary - 1));
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) token = 1 + first++ % (kVocabulary - 1);
   return tokens;
 }
 
@@ -340,6 +340,7 @@ TEST(Engine, PreemptionChangesNoBits) {
   std::vector<Request> wanted;
   for (const int32_t first : {3, 17}) wanted.push_back(request(tokens(100, first), 100));
   std::vector<RequestId> ids;
+  ids.reserve(wanted.size());
   for (const Request& r : wanted) ids.push_back(submit(*engine, copy_of(r)));
   auto outcomes = run(*engine);
   EXPECT_GT(engine->stats().preemptions, 0U);
@@ -548,6 +549,7 @@ TEST(Engine, OtherThreadsMaySubmitAndCancel) {
   constexpr int kEach = 40;
   std::atomic<int> left{kThreads};
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kEach; ++i) {

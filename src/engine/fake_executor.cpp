@@ -30,7 +30,7 @@ std::vector<float> FakeExecutor::logits(uint64_t hash, int32_t vocabulary) {
 
 FakeExecutor::Slot& FakeExecutor::slot(const SequenceRows& sequence, int32_t position) {
   const int32_t page = sequence.pages[static_cast<size_t>(position / kPageTokens)];
-  return slots_[static_cast<size_t>(page * kPageTokens + position % kPageTokens)];
+  return *(slots_.begin() + page * kPageTokens + position % kPageTokens);
 }
 
 void FakeExecutor::check_plan(const StepPlan& plan) const {
@@ -79,7 +79,7 @@ StepResult FakeExecutor::run(const StepPlan& plan) {
     }
     bool failed = false;
     for (int32_t r = 0; r < s.rows; ++r) {
-      const int32_t token = plan.batch.tokens[static_cast<size_t>(s.first_row + r)];
+      const int32_t token = *(plan.batch.tokens.begin() + s.first_row + r);
       failed = failed || token == failing_token;
       h = hash(h, token);
       slot(s, s.position + r) = {token, failed ? 0 : h};
