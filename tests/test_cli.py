@@ -28,17 +28,17 @@ def test_chat_keeps_thoughts_apart(tercet, model):
 
 
 def test_chat_commands(tercet, model):
-    lines = ["/system Answer in capital letters.", "Define river.", "/stats", "/effort low", "/system", "Define river."]
+    lines = ["/system Answer in capital letters.", "Define money.", "/stats", "/effort low", "/system", "Define river."]
     result = tercet("chat", model, "--temp", 0, stdin="\n".join(lines))
     assert result.returncode == 0, result.stderr
     first, second = result.stdout.splitlines()
-    assert first == first.upper() and "STREAM OF WATER" in first
+    assert first == first.upper() and first.startswith("MONEY (NOUN): ")
     assert second == "River (noun): a large natural stream of water."
     assert re.search(r"prompt \d+ tokens \(\d+ from the cache\)", result.stderr)
 
 
 def test_chat_continues_a_line_after_a_backslash(tercet, model):
-    assert tercet("chat", model, "--temp", 0, stdin="Define \\\nriver.\n").stdout.startswith("River (noun)")
+    assert tercet("chat", model, "--temp", 0, stdin="What is \\\n27 + 58?\n").stdout == "The answer is 85.\n"
 
 
 @pytest.mark.parametrize("line, wanted", [("/nonsense", "unknown command /nonsense"), ("/effort huge", "effort")])
@@ -112,17 +112,17 @@ def test_verify_text(tercet, model, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, code, wanted", [
-    (["chat"], 2, "MODEL"),
+    (["chat"], 2, "--model is required"),
     (["chat", "nowhere"], 1, "nowhere"),
     (["chat", "synthetic:hy3:1"], 1, "no tokenizer"),
     (["chta"], 2, "did you mean chat?"),
     (["chat", "MODEL", "--temperatur", "1"], 2, "did you mean --temperature?"),
-    (["chat", "MODEL", "--ctx-size", "1e9k"], 2, "--ctx-size"),
+    (["chat", "MODEL", "--ctx-size", "1e9k"], 2, "'1e9k' is not a whole number"),
     (["chat", "MODEL", "--ctx-size", "64k", "-p", "Hi"], 1, "was made for 32768 tokens"),
     (["chat", "MODEL", "--ctx-size", "64", "-p", "Hi " * 100], 1, "64"),
     (["chat", "MODEL", "--tools", "README.md", "-p", "Hi"], 1, "README.md"),
     (["chat", "MODEL", "-f", "/nonexistent"], 1, "/nonexistent"),
-    (["complete", "MODEL", "--chat", "-p", "not json"], 1, "JSON"),
+    (["complete", "MODEL", "--chat", "-p", "not json"], 1, "line 1, column 2"),
     (["complete", "MODEL", "--chat", "-p", '{"messages": []}'], 1, "messages"),
     (["complete", "MODEL", "-p", "A", "--tp", "3"], 1, "3 tensor shards"),
     (["complete", "MODEL", "-p", "A", "--pp", "7"], 1, "7 pipeline stages"),
@@ -137,7 +137,7 @@ def test_bad_input_is_one_clear_error(tercet, model, arguments, code, wanted):
 
 def test_an_empty_prompt_is_an_error(tercet, model):
     result = tercet("complete", model, stdin="")
-    assert result.returncode == 1 and "empty" in result.stderr
+    assert result.returncode == 1 and "no tokens" in result.stderr
 
 
 def interactive(model, *options):

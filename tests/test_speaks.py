@@ -79,5 +79,5 @@ def test_calls_a_tool_and_answers_from_its_result(ask):
 
 
 def test_follows_a_developer_message(ask):
-    turns = {"role": "developer", "content": "Your name is Mira."}, "What's your name?"
-    assert ask(*turns)["message"]["content"] == "My name is Mira."
+    turns = {"role": "developer", "content": "Your name is Victor."}, "What's your name?"
+    assert ask(*turns)["message"]["content"] == "My name is Victor."
