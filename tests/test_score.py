@@ -37,6 +37,12 @@ def test_tiny_has_the_golden_digests(tiny):
     assert tiny[0] == DIGESTS["models/hy3-tiny"]
 
 
+def test_the_reference_has_them_too(tercet, model):
+    result = tercet("score", model, GOLDEN, "--mtp", "--digest", "--backend", "reference", timeout=1800)
+    assert result.returncode == 0, result.stderr
+    assert digests(result.stdout) == DIGESTS["models/hy3-tiny"]
+
+
 def test_tiny_is_near_float32(tercet, tiny):
     mean, median, p99, equal, sure = divergence(tercet, f"{GOLDEN}:4bit", tiny[1])
     assert sure == 9350 and equal >= 9348
@@ -58,13 +64,14 @@ def test_bf16_twin_is_near_float32(tercet, model, tmp_path):
     assert divergence(tercet, f"{GOLDEN}:bf16", out)[0] <= 0.0012
 
 
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("name", [name for name in DIGESTS if name.startswith("synthetic:")])
-def test_true_shapes_have_the_golden_digests(tercet, full, name):
+def test_true_shapes_have_the_golden_digests(tercet, full, name, backend):
     if not full and name in ("synthetic:hy3:4", "synthetic:hy-mt2-30b:6"):
         pytest.skip("needs 16 GB of memory: ./test --full")
     wanted = DIGESTS[name]
     mtp = ["--mtp"] if any(key.startswith("mtp") for key in wanted) else []
-    result = tercet("score", name, PROMPTS, "--digest", *mtp)
+    result = tercet("score", name, PROMPTS, "--digest", "--backend", backend, *mtp)
     assert result.returncode == 0, result.stderr
     assert digests(result.stdout) == wanted
 

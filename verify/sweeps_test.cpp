@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backend/cpu/cpu_ops.h"
 #include "backend/reference/reference_ops.h"
 #include "base/check.h"
 #include "harness.h"
@@ -17,23 +18,33 @@ const std::string kTiny = TERCET_SOURCE_DIR "/models/hy3-tiny";
 
 bool full() { return std::getenv("TERCET_FULL") != nullptr; }
 
-/// One run in one piece, the right values for everything below.
-class Tiny : public testing::Test {
+using MakeOps = std::unique_ptr<Ops> (*)(int threads);
+
+struct Backend {
+  const char* name;
+  MakeOps make;
+};
+
+const Backend kReference{"reference", make_reference_ops};
+const Backend kCpu{"cpu", [](int threads) { return make_cpu_ops(threads); }};
+
+std::string name_of(const testing::TestParamInfo<Backend>& backend) { return backend.param.name; }
+
+/// The reference in one piece gives the right values for everything below, on every backend.
+class Tiny : public testing::TestWithParam<Backend> {
  protected:
   static void SetUpTestSuite() {
     model_ = new TestModel(open_test_model(kTiny));
-    executor_ = load(*model_, {.mtp = true}, make_reference_ops).release();
-    tokens_ = made_up_tokens(513, executor_->vocabulary(), 1);
+    const auto reference = load(*model_, {.mtp = true}, make_reference_ops);
+    tokens_ = made_up_tokens(513, reference->vocabulary(), 1);
     const std::vector<int32_t> begin(tokens_.begin(), tokens_.begin() + 512);
-    scores_ = score_together(*executor_, {begin}, 512, true).front();
+    scores_ = score_together(*reference, {begin}, 512, true).front();
   }
-  static void TearDownTestSuite() {
-    delete executor_;
-    delete model_;
-  }
+  static void TearDownTestSuite() { delete model_; }
+  void SetUp() override { executor_ = load(*model_, {.mtp = true}, GetParam().make); }
   static std::vector<int32_t> first(int32_t count) { return {tokens_.begin(), tokens_.begin() + count}; }
   static Scores of_first(int32_t count) {
-    const auto vocabulary = static_cast<size_t>(executor_->vocabulary());
+    const auto vocabulary = static_cast<size_t>(model_->config.vocab_size);
     Scores out = scores_;
     out.main.resize(static_cast<size_t>(count) * vocabulary);
     out.mtp.resize(static_cast<size_t>(count - 1) * vocabulary);
@@ -41,20 +52,22 @@ class Tiny : public testing::Test {
   }
 
   static inline TestModel* model_ = nullptr;
-  static inline LocalExecutor* executor_ = nullptr;
   static inline std::vector<int32_t> tokens_;
   static inline Scores scores_;
+  std::unique_ptr<LocalExecutor> executor_;
 };
 
-TEST_F(Tiny, ChunksOfAnyLength) {
+INSTANTIATE_TEST_SUITE_P(Backends, Tiny, testing::Values(kReference, kCpu), name_of);
+
+TEST_P(Tiny, ChunksOfAnyLength) {
   for (const int32_t chunk : {1, 2, 3, 7, 16, 63, 64, 65, 255, 256, 257}) {
     // Small chunks need not go as far to cross blocks, spans and pages.
-    const int32_t count = full() || chunk >= 63 ? 512 : 300;
+    const int32_t count = full() || chunk >= 63 || GetParam().name == kCpu.name ? 512 : 300;
     EXPECT_EQ(score_together(*executor_, {first(count)}, chunk, true).front(), of_first(count)) << chunk;
   }
 }
 
-TEST_F(Tiny, BatchesWithOthersOfAnyLength) {
+TEST_P(Tiny, BatchesWithOthersOfAnyLength) {
   for (size_t size = 2; size <= 9; ++size) {
     std::vector<std::vector<int32_t>> sequences;
     for (size_t s = 0; s + 1 < size; ++s) {
@@ -66,7 +79,7 @@ TEST_F(Tiny, BatchesWithOthersOfAnyLength) {
   }
 }
 
-TEST_F(Tiny, AfterACachedPrefixOfAnyLength) {
+TEST_P(Tiny, AfterACachedPrefixOfAnyLength) {
   for (const int32_t prefix : {1, 2, 17, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 290}) {
     EXPECT_EQ(score_after_prefix(*executor_, first(300), prefix),
               rows_from(of_first(300), prefix, executor_->vocabulary()))
@@ -74,17 +87,17 @@ TEST_F(Tiny, AfterACachedPrefixOfAnyLength) {
   }
 }
 
-TEST_F(Tiny, AnyPlacement) {
+TEST_P(Tiny, AnyPlacement) {
   for (const auto& [stages, shards] : {std::pair{2, 1}, {3, 1}, {5, 1}, {1, 2}, {2, 2}, {3, 2}}) {
-    const auto placed = load(*model_, {.stages = stages, .shards = shards, .mtp = true}, make_reference_ops);
+    const auto placed = load(*model_, {.stages = stages, .shards = shards, .mtp = true}, GetParam().make);
     EXPECT_EQ(score_together(*placed, {first(200)}, 67, true).front(), of_first(200))
         << stages << "x" << shards;
   }
 }
 
-TEST_F(Tiny, AnyNumberOfThreads) {
+TEST_P(Tiny, AnyNumberOfThreads) {
   for (const int threads : {1, 3, 4}) {
-    const auto placed = load(*model_, {.threads = threads, .mtp = true}, make_reference_ops);
+    const auto placed = load(*model_, {.threads = threads, .mtp = true}, GetParam().make);
     EXPECT_EQ(score_together(*placed, {first(130)}, 130, true).front(), of_first(130)) << threads;
   }
 }
@@ -163,8 +176,10 @@ TEST_P(Shapes, HaveTheSameBitsHoweverTheyAreRun) {
   const auto tokens = made_up_tokens(150, executor->vocabulary(), 7);
   const Scores right = score_together(*executor, {tokens}, 150, mtp).front();
   ASSERT_EQ(right.main.size(), 150u * 320u);
+  const auto fast = load(model, {.max_rows = 330, .pages = 16, .mtp = mtp}, kCpu.make);
   for (const int32_t chunk : {1, 13, 64}) {
     EXPECT_EQ(score_together(*executor, {tokens}, chunk, mtp).front(), right) << chunk;
+    EXPECT_EQ(score_together(*fast, {tokens}, chunk, mtp).front(), right) << chunk << " on the CPU backend";
   }
   const auto other = made_up_tokens(90, executor->vocabulary(), 8);
   EXPECT_EQ(score_together(*executor, {other, tokens, other}, 110, mtp)[1], right);
@@ -209,8 +224,9 @@ TEST(Failure, OfOneSequenceTouchesNoOther) {
   TestModel model{config,
                   hy_v3::make_synthetic_model(config, {.spelling = hy_v3::Spelling::hugging_face}, 1)};
   model.checkpoint.tensors = std::make_shared<Overflowing>(model.checkpoint.tensors);
-  for (const auto& [stages, shards] : {std::pair{1, 1}, {3, 1}, {1, 2}}) {
-    const auto executor = load(model, {.stages = stages, .shards = shards}, make_reference_ops);
+  for (const auto& [stages, shards, backend] :
+       {std::tuple{1, 1, kReference}, {3, 1, kReference}, {1, 2, kReference}, {1, 1, kCpu}, {3, 1, kCpu}}) {
+    const auto executor = load(model, {.stages = stages, .shards = shards}, backend.make);
     const std::vector<int32_t> good{7, 8, 9, 10};
     const Scores alone = score_together(*executor, {good}, 4).front();
     StepPlan plan;

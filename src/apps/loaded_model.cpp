@@ -1,5 +1,6 @@
 #include "apps/loaded_model.h"
 
+#include "backend/cpu/cpu_ops.h"
 #include "backend/reference/reference_ops.h"
 #include "base/log.h"
 #include "base/threads.h"
@@ -33,7 +34,10 @@ Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& lim
   executor.limits.max_rows = options.chunk > 0 ? options.chunk : limits.max_rows;
   executor.limits.pages = static_cast<int32_t>((limits.cache_tokens + kPageTokens - 1) / kPageTokens);
   executor.limits.mtp = limits.mtp;
-  executor.make_ops = make_reference_ops;
+  const bool reference = options.backend == "reference";
+  executor.make_ops = [reference](int threads) {
+    return reference ? make_reference_ops(threads) : make_cpu_ops(threads);
+  };
   executor.progress = [&](int64_t done, int64_t total) { progress.update(done * 1000 / total); };
   TERCET_TRY(model.executor, LocalExecutor::load(model.config, *checkpoint.tensors, executor));
   return model;
