@@ -51,11 +51,12 @@ std::string family_of(const Config& config) {
 }
 
 Result<Findings> inspect(const ModelOptions& options, int max_rows) {
-  TERCET_TRY(const Checkpoint checkpoint, open_model(options));
+  TERCET_TRY(const OpenedModel opened, open_model(options));
+  const TensorSource& tensors = *opened.checkpoint.tensors;
   Findings f;
-  TERCET_TRY(f.config, hy_v3::parse_config(checkpoint.config_json));
-  TERCET_TRY(const hy_v3::ModelNames names, hy_v3::resolve_names(f.config, *checkpoint.tensors));
-  TERCET_TRY(f.inventory, hy_v3::take_inventory(f.config, names, *checkpoint.tensors));
+  f.config = opened.config;
+  TERCET_TRY(const hy_v3::ModelNames names, hy_v3::resolve_names(f.config, tensors));
+  TERCET_TRY(f.inventory, hy_v3::take_inventory(f.config, names, tensors));
   f.context = options.context > 0 ? options.context : f.config.max_positions;
   f.plan = hy_v3::plan_memory(f.config, f.inventory, f.context, max_rows);
   for (const std::string& tensor : names.unused)

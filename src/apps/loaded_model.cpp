@@ -13,19 +13,24 @@ int thread_count(const ModelOptions& options) {
   return options.threads > 0 ? options.threads : available_threads();
 }
 
-Result<Checkpoint> open_model(const ModelOptions& options) {
+Result<OpenedModel> open_model(const ModelOptions& options) {
   constexpr uint64_t kSyntheticSeed = 0;  // golden digests are of this seed
-  if (hy_v3::is_synthetic(options.model)) {
-    return hy_v3::parse_synthetic(options.model, kSyntheticSeed, thread_count(options));
-  }
-  return open_checkpoint(options.model);
+  OpenedModel model;
+  const bool synthetic = hy_v3::is_synthetic(options.model);
+  TERCET_TRY(model.checkpoint,
+             synthetic ? hy_v3::parse_synthetic(options.model, kSyntheticSeed, thread_count(options))
+                       : open_checkpoint(options.model));
+  auto config = hy_v3::parse_config(model.checkpoint.config_json);
+  if (!config) return fail("{}: config.json: {}", options.model, config.error().message);
+  model.config = std::move(*config);
+  return model;
 }
 
 Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& limits, const Console& console) {
   if (options.verbose) set_log_level(LogLevel::info);
-  TERCET_TRY(const Checkpoint checkpoint, open_model(options));
+  TERCET_TRY(const OpenedModel opened, open_model(options));
   LoadedModel model;
-  TERCET_TRY(model.config, hy_v3::parse_config(checkpoint.config_json));
+  model.config = opened.config;
   Progress progress(console, "loading", 1000);
   ExecutorOptions executor;
   executor.stages = options.pipeline_stages;
@@ -39,7 +44,7 @@ Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& lim
     return reference ? make_reference_ops(threads) : make_cpu_ops(threads);
   };
   executor.progress = [&](int64_t done, int64_t total) { progress.update(done * 1000 / total); };
-  TERCET_TRY(model.executor, LocalExecutor::load(model.config, *checkpoint.tensors, executor));
+  TERCET_TRY(model.executor, LocalExecutor::load(model.config, *opened.checkpoint.tensors, executor));
   return model;
 }
 

@@ -26,8 +26,14 @@ struct LoadedModel {
 /// Reads config and weights, with a progress bar.
 Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& limits, const Console& console);
 
-/// A path's checkpoint or a synthetic one.
-Result<Checkpoint> open_model(const ModelOptions& options);
+/// A checkpoint that is opened but not read.
+struct OpenedModel {
+  Checkpoint checkpoint;
+  hy_v3::Config config;
+};
+
+/// A path's checkpoint or a synthetic one. Errors of the config name its file.
+Result<OpenedModel> open_model(const ModelOptions& options);
 
 /// The options' threads, or all that this process may use.
 int thread_count(const ModelOptions& options);

@@ -23,8 +23,8 @@ double Outcome::answer_rate() const {
 }
 
 Result<Session> Session::open(const ModelOptions& options, const Console& console) {
-  TERCET_TRY(const Checkpoint checkpoint, open_model(options));
-  TERCET_TRY(const hy_v3::Config config, hy_v3::parse_config(checkpoint.config_json));
+  TERCET_TRY(const OpenedModel opened, open_model(options));
+  const hy_v3::Config& config = opened.config;
   if (options.context > config.max_positions) {
     return fail("--ctx-size {}: {} was made for {} tokens", options.context, options.model,
                 config.max_positions);

@@ -43,23 +43,33 @@ Result<void> check_float(const TensorSource& source, const TensorInfo& tensor) {
                         fmt::format("expected BF16, F16 or F32, found {}", described(tensor)));
 }
 
-/// Whether a value among [begin, end) has all exponent bits set.
+/// Whether the size of a value among [begin, end) is `least` or more, as bits without sign.
 template <class Word>
-bool any_non_finite(const Word* words, int64_t begin, int64_t end, Word exponent) {
+bool any_from(const Word* words, int64_t begin, int64_t end, Word least) {
+  constexpr auto kMagnitude = static_cast<Word>(static_cast<Word>(~Word{0}) >> 1);
   Word any = 0;
-  for (int64_t i = begin; i < end; ++i) any |= static_cast<Word>((words[i] & exponent) == exponent);
+  for (int64_t i = begin; i < end; ++i) any |= static_cast<Word>((words[i] & kMagnitude) >= least);
   return any != 0;
 }
 
-bool any_non_finite(const std::byte* data, DType dtype, int64_t begin, int64_t end) {
+/// What values may be.
+enum class Range {
+  finite,
+  packable,  // below 2^59, so that no norm of 64 of them has an exponent above 63 (docs/exactness.md, rule 0)
+};
+
+bool any_outside(const std::byte* data, DType dtype, Range range, int64_t begin, int64_t end) {
+  const bool packable = range == Range::packable;
   switch (dtype) {
     case DType::bf16:
-      return any_non_finite<uint16_t>(reinterpret_cast<const uint16_t*>(data), begin, end, 0x7f80);
+      return any_from<uint16_t>(reinterpret_cast<const uint16_t*>(data), begin, end,
+                                packable ? 0x5d00 : 0x7f80);
     case DType::f16:
-      return any_non_finite<uint16_t>(reinterpret_cast<const uint16_t*>(data), begin, end, 0x7c00);
+      return any_from<uint16_t>(reinterpret_cast<const uint16_t*>(data), begin, end, 0x7c00);
     default:
       TERCET_CHECK(dtype == DType::f32);
-      return any_non_finite<uint32_t>(reinterpret_cast<const uint32_t*>(data), begin, end, 0x7f800000);
+      return any_from<uint32_t>(reinterpret_cast<const uint32_t*>(data), begin, end,
+                                packable ? 0x5d000000 : 0x7f800000);
   }
 }
 
@@ -82,14 +92,15 @@ std::string place(const Shape& shape, int64_t i) {
   return fmt::format("[{}]", fmt::join(index, ", "));
 }
 
-Result<TensorBytes> read_finite(const TensorSource& source, const TensorInfo& tensor, ThreadPool* pool) {
+Result<TensorBytes> read_checked(const TensorSource& source, const TensorInfo& tensor, Range range,
+                                 ThreadPool* pool) {
   TERCET_TRY(TensorBytes bytes, source.read(tensor));
   const std::byte* data = bytes.bytes.data();
   const int64_t count = tensor.elements();
   std::atomic<int64_t> first{std::numeric_limits<int64_t>::max()};
   const auto scan = [&](int64_t begin, int64_t end) {
-    if (!any_non_finite(data, tensor.dtype, begin, end)) return;
-    while (!any_non_finite(data, tensor.dtype, begin, begin + 1)) ++begin;
+    if (!any_outside(data, tensor.dtype, range, begin, end)) return;
+    while (!any_outside(data, tensor.dtype, range, begin, begin + 1)) ++begin;
     int64_t known = first.load();
     while (begin < known && !first.compare_exchange_weak(known, begin)) {
     }
@@ -100,9 +111,10 @@ Result<TensorBytes> read_finite(const TensorSource& source, const TensorInfo& te
     scan(0, count);
   }
   if (const int64_t found = first.load(); found < count) {
-    return tensor_failure(source, tensor,
-                          fmt::format("expected finite values, found {} at {}",
-                                      value_at(data, tensor.dtype, found), place(tensor.shape, found)));
+    return tensor_failure(
+        source, tensor,
+        fmt::format("expected finite values{}, found {} at {}", range == Range::packable ? " below 2^59" : "",
+                    value_at(data, tensor.dtype, found), place(tensor.shape, found)));
   }
   return bytes;
 }
@@ -138,7 +150,7 @@ Result<MatrixData> load_floats(const TensorSource& source, const Request& reques
         source, weight,
         fmt::format("expected rows of a multiple of {}, found {}", kFloatGroup, described(weight)));
   }
-  TERCET_TRY(TensorBytes bytes, read_finite(source, weight, &pool));
+  TERCET_TRY(TensorBytes bytes, read_checked(source, weight, Range::packable, &pool));
   MatrixData matrix;
   matrix.n = request.rows();
   matrix.k = request.k;
@@ -193,8 +205,8 @@ Result<MatrixData> load_affine(const TensorSource& source, const Request& reques
   auto owner = std::make_shared<std::array<TensorBytes, 3>>();
   auto& [weight_bytes, scale_bytes, bias_bytes] = *owner;
   TERCET_TRY(weight_bytes, source.read(weight));
-  TERCET_TRY(scale_bytes, read_finite(source, scales, &pool));
-  TERCET_TRY(bias_bytes, read_finite(source, *biases, &pool));
+  TERCET_TRY(scale_bytes, read_checked(source, scales, Range::finite, &pool));
+  TERCET_TRY(bias_bytes, read_checked(source, *biases, Range::finite, &pool));
   MatrixData matrix;
   matrix.n = request.rows();
   matrix.k = request.k;
@@ -247,7 +259,7 @@ Result<std::vector<float>> load_vector(const TensorSource& source, const std::st
   TERCET_TRY(const TensorInfo* tensor, require(source, name));
   TERCET_TRY_VOID(check_float(source, *tensor));
   TERCET_TRY_VOID(check_shape(source, *tensor, {n}));
-  TERCET_TRY(const TensorBytes bytes, read_finite(source, *tensor, nullptr));
+  TERCET_TRY(const TensorBytes bytes, read_checked(source, *tensor, Range::finite, nullptr));
   std::vector<float> values(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i)
     values[static_cast<size_t>(i)] = value_at(bytes.bytes.data(), tensor->dtype, i);

@@ -204,16 +204,21 @@ TEST_F(Matrix, ValuesMustBeFinite) {
   tensors_[5] = tensor_of<uint16_t>("b.biases", DType::bf16, {2, 2}, {kOne, kOne, kInf, kNan});
   EXPECT_EQ(error_of(load("b", 2, 128)),
             "origin: tensor \"b.biases\": expected finite values, found -inf at [1, 0]");
-  std::vector<float> floats(128, 1e38F);
+  std::vector<float> floats(128, 0x1.fffffep58F);
   floats[127] = INFINITY;
   add("f.weight", DType::f32, {2, 64}, floats);
   EXPECT_EQ(error_of(load("f", 2, 64)),
-            "origin: tensor \"f.weight\": expected finite values, found inf at [1, 63]");
+            "origin: tensor \"f.weight\": expected finite values below 2^59, found inf at [1, 63]");
+  floats[127] = -0x1p59F;  // a norm of such values would have no exponent
+  add("g.weight", DType::f32, {2, 64}, floats);
+  EXPECT_EQ(
+      error_of(load("g", 2, 64)),
+      "origin: tensor \"g.weight\": expected finite values below 2^59, found -5.7646075e+17 at [1, 63]");
   std::vector<uint16_t> halves(128, 0x7bff);
   halves[64] = 0x7c01;
   add("h.weight", DType::f16, {2, 64}, halves);
   EXPECT_EQ(error_of(load("h", 2, 64)),
-            "origin: tensor \"h.weight\": expected finite values, found nan at [1, 0]");
+            "origin: tensor \"h.weight\": expected finite values below 2^59, found nan at [1, 0]");
 }
 
 TEST_F(Matrix, TheFirstOfManyIsNamedWhateverTheThreads) {
@@ -222,7 +227,7 @@ TEST_F(Matrix, TheFirstOfManyIsNamedWhateverTheThreads) {
   add("m.weight", DType::bf16, {1 << 17, 64}, values);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(error_of(load("m", 1 << 17, 64)),
-              "origin: tensor \"m.weight\": expected finite values, found nan at [46875, 1]");
+              "origin: tensor \"m.weight\": expected finite values below 2^59, found nan at [46875, 1]");
   }
 }
 
