@@ -18,7 +18,7 @@ inline F load_scales(const uint8_t* p, ScaleType type) {
 inline int64_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 64 : 32; }
 
 /// One row leaves the memory waiting; what is asked for this far ahead has come when its turn does.
-inline constexpr int64_t kPrefetchBytes = 2304;
+inline constexpr int64_t kPrefetchBytes = 4608;
 
 /// d[r] = Σ q·n of one group and plane: exact, whatever the order.
 template <int R>
