@@ -17,6 +17,12 @@ struct AddedToken {
     content: String,
     #[serde(default)]
     special: bool,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
 }
 
 #[derive(Deserialize)]
@@ -51,7 +57,14 @@ impl Tokenizer {
                 "only byte-level tokenizers are supported: expected a decoder of type ByteLevel".into()
             );
         }
-        Ok(tokenizer)
+        // C++ takes added tokens wherever they are spelled, and nothing around them.
+        match tokenizer.added_tokens.iter().find(|token| token.single_word || token.lstrip || token.rstrip) {
+            Some(token) => Err(format!(
+                "added token {}: single_word, lstrip and rstrip are not supported",
+                token.content
+            )),
+            None => Ok(tokenizer),
+        }
     }
 
     /// See tercet_tokenizer_vocabulary.

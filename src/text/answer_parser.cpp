@@ -18,9 +18,16 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kWhite) - begin + 1);
 }
 
+// Bounds on what is held back for a call that may be none.
+constexpr size_t kLongestName = 256;
+constexpr size_t kLongestKey = 1024;
+
 bool is_name(std::string_view text) {
-  return !text.empty() && text.find_first_of(" \t\r\n{}\"") == text.npos;
+  return !text.empty() && text.size() <= kLongestName && text.find_first_of(" \t\r\n{}\"") == text.npos;
 }
+
+/// What stands before the object that may follow a name at once.
+std::string_view name_part(std::string_view text) { return trimmed(text.substr(0, text.find('{'))); }
 
 bool opens_call(std::optional<Tag> tag) { return tag == Tag::tool_calls || tag == Tag::tool_call; }
 bool closes_call(std::optional<Tag> tag) { return tag == Tag::end_tool_call || tag == Tag::end_of_tool_call; }
@@ -73,6 +80,7 @@ void AnswerParser::on_text(std::string_view text) {
       break;
     case State::name:
       name_ += text;
+      if (!name_part(name_).empty() && !is_name(name_part(name_))) give_up();
       break;
     case State::arguments:
       if (is_white(text)) break;
@@ -82,6 +90,7 @@ void AnswerParser::on_text(std::string_view text) {
       break;
     case State::key:
       key_ += text;
+      if (key_.size() > kLongestKey) give_up();
       break;
     case State::value:
       emit(AnswerEvent::Kind::arguments, arguments_->add(text));
@@ -178,9 +187,8 @@ void AnswerParser::tag_in_name(std::optional<Tag> tag) {
     return;
   }
   // Without a separator, an object may follow the name at once.
-  const size_t brace = std::min(name_.find('{'), name_.size());
-  const std::string rest = name_.substr(brace);
-  name_ = trimmed(name_.substr(0, brace));
+  const std::string rest = name_.substr(std::min(name_.find('{'), name_.size()));
+  name_ = name_part(name_);
   const std::optional<std::string> whole = rest.empty() ? "{}" : CallArguments::from_object(rest);
   if (!closes_call(tag) || !is_name(name_) || !whole) return give_up();
   end_call(*whole);

@@ -1,5 +1,6 @@
 #include "text/chat_template.h"
 
+#include "base/check.h"
 #include "text/bridge.h"
 #include "text/messages.h"
 #include "text/read_file.h"
@@ -43,6 +44,7 @@ class ContextWriter {
 
  private:
   void length(size_t size) {
+    TERCET_CHECK_LE(size, size_t{UINT32_MAX});
     const auto word = static_cast<uint32_t>(size);
     out_.append(reinterpret_cast<const char*>(&word), sizeof word);
   }

@@ -121,6 +121,10 @@ TEST(Tokenizer, NamesWhatIsWrongWithAFile) {
   EXPECT_THAT(message(R"({"added_tokens": [], "decoder": {"type": "ByteLevel", "add_prefix_space": true,
       "trim_offsets": true, "use_regex": true}, "model": {"type": "BPE", "vocab": {}, "merges": []}})"),
               testing::HasSubstr("the vocabulary is empty"));
+  EXPECT_EQ(message(replaced(good, "\"rstrip\": false", "\"rstrip\": true")),
+            "DIR/tokenizer.json: added token <｜hy_begin_of_sentence:opensource｜>: single_word, lstrip and "
+            "rstrip are "
+            "not supported");
   EXPECT_THAT(message(replaced(good, "4095", "4000000000")),
               testing::HasSubstr("token id 4000000000 is beyond 16777216"));
 }
