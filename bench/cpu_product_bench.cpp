@@ -75,18 +75,17 @@ void measure_rows(const Machine& machine, const PackedMatrix& w, int64_t segment
     for (size_t i = 0; i < row.size(); ++i) row[i] = reference::uniform(r, static_cast<uint32_t>(i));
     x.round(machine.kernels, row.data(), r, nullptr);
   }
-  std::vector<TileScratch> scratch(static_cast<size_t>(machine.pool.threads()));
   // Many rows multiply for long: shorter segments of fewer weights, which the rows' work hides anyway.
   const int64_t part = std::max<int64_t>(32, segment / rows);
   const int64_t tiles = rows < 64 ? w.tiles() : std::min(w.tiles(), 64 * part);
   const double seconds = best_segment(tiles, part, runs, [&](int64_t first, int64_t count) {
-    machine.pool.parallel_for(count, 16, [&](int64_t begin, int64_t end, int thread) {
-      TileScratch& own = scratch[static_cast<size_t>(thread)];
-      own.reset(rows);
-      for (int64_t r = 0; r < rows; ++r) own.set(r, x, r);
-      for (int64_t t = first + begin; t < first + end; ++t) {
-        machine.kernels.product(w.layout, w.tile(t), own.rows.data(), rows);
-      }
+    machine.pool.parallel_for(count, 16, [&](int64_t begin, int64_t end, int) {
+      BlockOfRows block;
+      for_blocks(first + begin, first + end, w.tile_bytes(), rows,
+                 [&](int64_t t, int64_t last, int64_t r, int64_t in_block) {
+                   for (int64_t i = 0; i < in_block; ++i) block.set(i, x, r + i);
+                   for (; t < last; ++t) machine.kernels.product(w.layout, w.tile(t), block.rows, in_block);
+                 });
     });
   });
   const double bytes = static_cast<double>(part * w.tile_bytes()) * 1e-9 / seconds;

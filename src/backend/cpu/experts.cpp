@@ -100,36 +100,39 @@ void ExpertProducts::gate_up(const PackedExperts& experts, Rows h, const Routes&
   const int64_t tiles = experts.gate.front().tiles();
   const auto rows_each = static_cast<int64_t>((pairs_.size() + touched_.size() - 1) / touched_.size());
   const int64_t bytes = 2 * experts.gate.front().tile_bytes() * rows_each;
-  machine_.run(static_cast<int64_t>(touched_.size()) * tiles, bytes,
-               [&](int64_t begin, int64_t end, int thread) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const Touched& touched = touched_[static_cast<size_t>(i / tiles)];
-                   const auto e = static_cast<size_t>(touched.expert);
-                   gate_up_tile(experts.gate[e], experts.up[e], i % tiles, touched.pairs, routes.chosen, a,
-                                threads_[static_cast<size_t>(thread)]);
-                 }
-               });
+  machine_.run(static_cast<int64_t>(touched_.size()) * tiles, bytes, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin, next; i < end; i = next) {
+      const Touched& touched = touched_[static_cast<size_t>(i / tiles)];
+      const auto e = static_cast<size_t>(touched.expert);
+      next = std::min(end, (i / tiles + 1) * tiles);
+      gate_up_tiles(experts.gate[e], experts.up[e], i % tiles, i % tiles + next - i, touched.pairs,
+                    routes.chosen, a);
+    }
+  });
 }
 
-void ExpertProducts::gate_up_tile(const PackedMatrix& gate, const PackedMatrix& up, int64_t t,
-                                  std::span<const int32_t> pairs, int64_t chosen, Rows a,
-                                  TileScratch& scratch) const {
-  const auto count = static_cast<int64_t>(pairs.size());
+void ExpertProducts::gate_up_tiles(const PackedMatrix& gate, const PackedMatrix& up, int64_t begin,
+                                   int64_t end, std::span<const int32_t> pairs, int64_t chosen,
+                                   Rows a) const {
   const RoundedRows& gate_rows = rows_for(gate);
   const RoundedRows& up_rows = rows_for(up);
-  scratch.reset(2 * count);
-  for (int64_t p = 0; p < count; ++p) {
-    const int64_t row = pairs[static_cast<size_t>(p)] / chosen;
-    scratch.set(p, gate_rows, row);
-    scratch.set(count + p, up_rows, row);
-  }
-  machine_.kernels.product(gate.layout, gate.tile(t), scratch.rows.data(), count);
-  machine_.kernels.product(up.layout, up.tile(t), scratch.rows.data() + count, count);
-  const int64_t outputs = std::min<int64_t>(kTile, gate.n - t * kTile);
-  for (int64_t p = 0; p < count; ++p) {
-    float* to = a.data + pairs[static_cast<size_t>(p)] * a.cols + t * kTile;
-    machine_.kernels.swiglu(scratch.at(p), scratch.at(count + p), outputs, to);
-  }
+  const auto rows = static_cast<int64_t>(pairs.size());
+  BlockOfRows gates, ups;
+  for_blocks(begin, end, 2 * gate.tile_bytes(), rows, [&](int64_t t, int64_t last, int64_t p, int64_t count) {
+    const std::span block = pairs.subspan(static_cast<size_t>(p), static_cast<size_t>(count));
+    for (size_t i = 0; i < block.size(); ++i) {
+      gates.set(static_cast<int64_t>(i), gate_rows, block[i] / chosen);
+      ups.set(static_cast<int64_t>(i), up_rows, block[i] / chosen);
+    }
+    for (; t < last; ++t) {
+      machine_.kernels.product(gate.layout, gate.tile(t), gates.rows, count);
+      machine_.kernels.product(up.layout, up.tile(t), ups.rows, count);
+      const int64_t outputs = std::min<int64_t>(kTile, gate.n - t * kTile);
+      for (size_t i = 0; i < block.size(); ++i) {
+        machine_.kernels.swiglu(gates.y[i], ups.y[i], outputs, a.data + block[i] * a.cols + t * kTile);
+      }
+    }
+  });
 }
 
 void ExpertProducts::down(const PackedExperts& experts, Rows a, const Routes& routes, Rows shared, Rows z,
@@ -139,54 +142,44 @@ void ExpertProducts::down(const PackedExperts& experts, Rows a, const Routes& ro
   group(routes, experts.count);
   const auto row = [&](int64_t pair) { return a.data + pair * a.cols; };
   round({&experts.down}, a.rows, row, 1, [&](int64_t pair) { failed(pair / routes.chosen); });
-  // By tile, so that a row's experts are added where their results arise, in ascending order.
-  const PackedMatrix& first = experts.down.front();
-  machine_.run(first.tiles(), first.tile_bytes() * a.rows, [&](int64_t begin, int64_t end, int thread) {
-    TileScratch& scratch = threads_[static_cast<size_t>(thread)];
-    scratch.reset(a.rows);
-    std::vector<int64_t> place(static_cast<size_t>(a.rows));  // of a pair, in the order of pairs_
-    for (int64_t i = 0; i < a.rows; ++i) {
-      const int32_t pair = pairs_[static_cast<size_t>(i)];
-      place[static_cast<size_t>(pair)] = i;
-      const auto e = static_cast<size_t>(routes.experts[pair]);
-      scratch.set(i, rows_for(experts.down[e]), pair);
+  const PackedMatrix& like = experts.down.front();
+  machine_.run(like.tiles(), like.tile_bytes() * a.rows, [&](int64_t begin, int64_t end, int) {
+    const int64_t first = begin * kTile;
+    const int64_t cols = std::min(end * kTile, z.cols) - first;
+    for (int64_t r = 0; r < z.rows; ++r) std::fill_n(z.data + r * z.cols + first, cols, 0.0F);
+    // Experts in ascending order, so every row adds its own in ascending order.
+    for (const Touched& touched : touched_) {
+      add_down_tiles(experts.down[static_cast<size_t>(touched.expert)], begin, end, touched.pairs, routes, z);
     }
-    for (int64_t t = begin; t < end; ++t) {
-      int64_t done = 0;
-      for (const Touched& touched : touched_) {
-        const PackedMatrix& w = experts.down[static_cast<size_t>(touched.expert)];
-        const auto count = static_cast<int64_t>(touched.pairs.size());
-        machine_.kernels.product(w.layout, w.tile(t), scratch.rows.data() + done, count);
-        done += count;
-      }
-      combine(routes, place, t * kTile, shared, z, scratch);
+    for (int64_t r = 0; shared.data != nullptr && r < z.rows; ++r) {
+      machine_.kernels.add(z.data + r * z.cols + first, shared.data + r * shared.cols + first, cols);
     }
   });
 }
 
-/// z of one tile's outputs, which begin at `first`, from all pairs' results.
-void ExpertProducts::combine(const Routes& routes, std::span<const int64_t> place, int64_t first, Rows shared,
-                             Rows z, TileScratch& scratch) const {
-  const int64_t outputs = std::min<int64_t>(kTile, z.cols - first);
-  for (int64_t r = 0; r < z.rows; ++r) {
-    float sum[kTile] = {};
-    for (int64_t j = 0; j < routes.chosen; ++j) {
-      const int64_t pair = r * routes.chosen + j;
-      const float* y = scratch.at(place[static_cast<size_t>(pair)]);
-      machine_.kernels.add_product(sum, routes.weights[pair], y, kTile);
-    }
-    if (shared.data != nullptr) machine_.kernels.add(sum, shared.data + r * shared.cols + first, outputs);
-    std::memcpy(z.data + r * z.cols + first, sum, static_cast<size_t>(outputs) * sizeof(float));
-  }
+/// z = fma(weight, y, z) for an expert's pairs.
+void ExpertProducts::add_down_tiles(const PackedMatrix& w, int64_t begin, int64_t end,
+                                    std::span<const int32_t> pairs, const Routes& routes, Rows z) const {
+  const RoundedRows& rows = rows_for(w);
+  BlockOfRows block;
+  for_blocks(begin, end, w.tile_bytes(), static_cast<int64_t>(pairs.size()),
+             [&](int64_t t, int64_t last, int64_t p, int64_t count) {
+               const std::span own = pairs.subspan(static_cast<size_t>(p), static_cast<size_t>(count));
+               for (size_t i = 0; i < own.size(); ++i) block.set(static_cast<int64_t>(i), rows, own[i]);
+               for (; t < last; ++t) {
+                 machine_.kernels.product(w.layout, w.tile(t), block.rows, count);
+                 const int64_t outputs = std::min<int64_t>(kTile, w.n - t * kTile);
+                 for (size_t i = 0; i < own.size(); ++i) {
+                   float* to = z.data + own[i] / routes.chosen * z.cols + t * kTile;
+                   machine_.kernels.add_product(to, routes.weights[own[i]], block.y[i], outputs);
+                 }
+               }
+             });
 }
 
 int64_t ExpertProducts::bytes() const {
   int64_t total = static_cast<int64_t>(pairs_.capacity() * sizeof(int32_t));
   for (const auto& form : forms_) total += form->rows.bytes() + static_cast<int64_t>(form->wanted.size());
-  for (const TileScratch& scratch : threads_) {
-    total +=
-        static_cast<int64_t>(scratch.y.size() * sizeof(float) + scratch.rows.size() * sizeof(ProductRow));
-  }
   return total;
 }
 

@@ -21,8 +21,7 @@ void choose_experts(const Kernels& kernels, std::span<const float> logits, std::
 
 class ExpertProducts {
  public:
-  explicit ExpertProducts(const Machine& machine)
-      : machine_(machine), threads_(static_cast<size_t>(machine.pool.threads())) {}
+  explicit ExpertProducts(const Machine& machine) : machine_(machine) {}
 
   /// a[r·chosen + j] = SwiGLU of row r's j-th expert. `failed` gets rows of h.
   void gate_up(const PackedExperts& experts, Rows h, const Routes& routes, Rows a, const FailedRow& failed);
@@ -52,17 +51,16 @@ class ExpertProducts {
              const std::function<const float*(int64_t)>& row, int64_t pairs_in_row, const FailedRow& failed);
   Form& form_like(const PackedMatrix& matrix, int64_t rows);
   const RoundedRows& rows_for(const PackedMatrix& matrix) const;
-  void gate_up_tile(const PackedMatrix& gate, const PackedMatrix& up, int64_t t,
-                    std::span<const int32_t> pairs, int64_t chosen, Rows a, TileScratch& scratch) const;
-  void combine(const Routes& routes, std::span<const int64_t> place, int64_t first, Rows shared, Rows z,
-               TileScratch& scratch) const;
+  void gate_up_tiles(const PackedMatrix& gate, const PackedMatrix& up, int64_t begin, int64_t end,
+                     std::span<const int32_t> pairs, int64_t chosen, Rows a) const;
+  void add_down_tiles(const PackedMatrix& w, int64_t begin, int64_t end, std::span<const int32_t> pairs,
+                      const Routes& routes, Rows z) const;
 
   const Machine& machine_;
   std::vector<int32_t> pairs_;  // sorted by expert
   std::vector<Touched> touched_;
   std::vector<std::unique_ptr<Form>> forms_;
   size_t forms_used_ = 0;
-  std::vector<TileScratch> threads_;
 };
 
 }  // namespace tercet::cpu

@@ -41,12 +41,6 @@ int64_t RoundedRows::bytes() const {
   return static_cast<int64_t>(numbers_.size() + (unit_.size() + sum_.size()) * sizeof(float));
 }
 
-void TileScratch::reset(int64_t count) {
-  if (rows.size() >= static_cast<size_t>(count)) return;
-  rows.resize(static_cast<size_t>(count));
-  y.resize(static_cast<size_t>(count * kTile));
-}
-
 PackedBytes pack_matrices(const Machine& machine, std::span<const MatrixData> data,
                           std::vector<PackedMatrix>& packed) {
   int64_t bytes = 0;
@@ -93,18 +87,20 @@ void Products::multiply(const PackedLinear& w, Rows y, const std::function<const
   for (size_t p = 0; p < w.parts.size(); ++p) {
     const PackedMatrix& part = w.parts[p];
     if (p == 0 || !part.same_rows(w.parts[p - 1])) round(rows_, part, y.rows, row, failed);
-    machine_.run(part.tiles(), part.tile_bytes() * y.rows, [&](int64_t begin, int64_t end, int thread) {
-      TileScratch& scratch = threads_[static_cast<size_t>(thread)];
-      scratch.reset(y.rows);
-      for (int64_t r = 0; r < y.rows; ++r) scratch.set(r, rows_, r);
-      for (int64_t t = begin; t < end; ++t) {
-        machine_.kernels.product(part.layout, part.tile(t), scratch.rows.data(), y.rows);
-        const int64_t outputs = std::min<int64_t>(kTile, part.n - t * kTile);
-        for (int64_t r = 0; r < y.rows; ++r) {
-          float* to = y.data + r * y.cols + first + t * kTile;
-          std::memcpy(to, scratch.at(r), static_cast<size_t>(outputs) * sizeof(float));
-        }
-      }
+    machine_.run(part.tiles(), part.tile_bytes() * y.rows, [&](int64_t begin, int64_t end, int) {
+      BlockOfRows block;
+      for_blocks(begin, end, part.tile_bytes(), y.rows,
+                 [&](int64_t t, int64_t last, int64_t r, int64_t count) {
+                   for (int64_t i = 0; i < count; ++i) block.set(i, rows_, r + i);
+                   for (; t < last; ++t) {
+                     machine_.kernels.product(part.layout, part.tile(t), block.rows, count);
+                     const int64_t outputs = std::min<int64_t>(kTile, part.n - t * kTile);
+                     for (int64_t i = 0; i < count; ++i) {
+                       float* to = y.data + (r + i) * y.cols + first + t * kTile;
+                       std::memcpy(to, block.y[i], static_cast<size_t>(outputs) * sizeof(float));
+                     }
+                   }
+                 });
     });
     first += part.n;
   }
@@ -128,22 +124,23 @@ void Products::gate_up(const PackedLinear& w, Rows h, Rows a, const FailedRow& f
   const bool same = gate.same_rows(up);
   round(rows_, gate, a.rows, row, failed);
   if (!same) round(second_, up, a.rows, row, failed);
-  machine_.run(gate.tiles(), 2 * gate.tile_bytes() * a.rows, [&](int64_t begin, int64_t end, int thread) {
-    TileScratch& scratch = threads_[static_cast<size_t>(thread)];
-    scratch.reset(2 * a.rows);
-    for (int64_t r = 0; r < a.rows; ++r) {
-      scratch.set(r, rows_, r);
-      scratch.set(a.rows + r, same ? rows_ : second_, r);
-    }
-    for (int64_t t = begin; t < end; ++t) {
-      machine_.kernels.product(gate.layout, gate.tile(t), scratch.rows.data(), a.rows);
-      machine_.kernels.product(up.layout, up.tile(t), scratch.rows.data() + a.rows, a.rows);
-      const int64_t outputs = std::min<int64_t>(kTile, gate.n - t * kTile);
-      for (int64_t r = 0; r < a.rows; ++r) {
-        machine_.kernels.swiglu(scratch.at(r), scratch.at(a.rows + r), outputs,
-                                a.data + r * a.cols + t * kTile);
-      }
-    }
+  machine_.run(gate.tiles(), 2 * gate.tile_bytes() * a.rows, [&](int64_t begin, int64_t end, int) {
+    BlockOfRows gates, ups;
+    for_blocks(
+        begin, end, 2 * gate.tile_bytes(), a.rows, [&](int64_t t, int64_t last, int64_t r, int64_t count) {
+          for (int64_t i = 0; i < count; ++i) {
+            gates.set(i, rows_, r + i);
+            ups.set(i, same ? rows_ : second_, r + i);
+          }
+          for (; t < last; ++t) {
+            machine_.kernels.product(gate.layout, gate.tile(t), gates.rows, count);
+            machine_.kernels.product(up.layout, up.tile(t), ups.rows, count);
+            const int64_t outputs = std::min<int64_t>(kTile, gate.n - t * kTile);
+            for (int64_t i = 0; i < count; ++i) {
+              machine_.kernels.swiglu(gates.y[i], ups.y[i], outputs, a.data + (r + i) * a.cols + t * kTile);
+            }
+          }
+        });
   });
 }
 
@@ -159,32 +156,29 @@ void Products::both_parts(const PackedMatrix& w, Rows h, float* logits, const Fa
       if (!whole || !small) failed(r);
     }
   });
-  machine_.run(w.tiles(), 2 * w.tile_bytes() * h.rows, [&](int64_t begin, int64_t end, int thread) {
-    TileScratch& scratch = threads_[static_cast<size_t>(thread)];
-    scratch.reset(2 * h.rows);
-    for (int64_t r = 0; r < h.rows; ++r) {
-      scratch.set(2 * r, rows_, r);
-      scratch.set(2 * r + 1, second_, r);
-    }
-    for (int64_t t = begin; t < end; ++t) {
-      machine_.kernels.product(w.layout, w.tile(t), scratch.rows.data(), 2 * h.rows);
-      const int64_t outputs = std::min<int64_t>(kTile, w.n - t * kTile);
-      for (int64_t r = 0; r < h.rows; ++r) {
-        machine_.kernels.add(scratch.at(2 * r), scratch.at(2 * r + 1), outputs);
-        std::memcpy(logits + r * w.n + t * kTile, scratch.at(2 * r),
-                    static_cast<size_t>(outputs) * sizeof(float));
+  machine_.run(w.tiles(), 2 * w.tile_bytes() * h.rows, [&](int64_t begin, int64_t end, int) {
+    BlockOfRows whole, rest;
+    for_blocks(begin, end, w.tile_bytes(), h.rows, [&](int64_t t, int64_t last, int64_t r, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        whole.set(i, rows_, r + i);
+        rest.set(i, second_, r + i);
       }
-    }
+      for (; t < last; ++t) {
+        machine_.kernels.product(w.layout, w.tile(t), whole.rows, count);
+        machine_.kernels.product(w.layout, w.tile(t), rest.rows, count);
+        const int64_t outputs = std::min<int64_t>(kTile, w.n - t * kTile);
+        for (int64_t i = 0; i < count; ++i) {
+          machine_.kernels.add(whole.y[i], rest.y[i], outputs);
+          float* to = logits + (r + i) * w.n + t * kTile;
+          std::memcpy(to, whole.y[i], static_cast<size_t>(outputs) * sizeof(float));
+        }
+      }
+    });
   });
 }
 
 int64_t Products::bytes() const {
-  int64_t total = rows_.bytes() + second_.bytes() + static_cast<int64_t>(rest_.size() * sizeof(float));
-  for (const TileScratch& scratch : threads_) {
-    total +=
-        static_cast<int64_t>(scratch.y.size() * sizeof(float) + scratch.rows.size() * sizeof(ProductRow));
-  }
-  return total;
+  return rows_.bytes() + second_.bytes() + static_cast<int64_t>(rest_.size() * sizeof(float));
 }
 
 }  // namespace tercet::cpu

@@ -1,6 +1,7 @@
 // Products of rows with packed weights on all threads (docs/exactness.md, rules 1 to 3).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,17 +42,29 @@ class RoundedRows {
   std::vector<float> sum_;        // [rows, groups]
 };
 
-/// A thread's results of one tile: 16 a row.
-struct TileScratch {
-  std::vector<float> y;
-  std::vector<ProductRow> rows;
+/// Rows that meet a tile together: their numbers stay in the nearest cache while a thread goes through tiles.
+inline constexpr int64_t kRowsInBlock = 8;
 
-  /// Room for `count` rows.
-  void reset(int64_t count);
-  /// Points entry i at row `row` of x, its results at y[16·i].
-  void set(int64_t i, const RoundedRows& x, int64_t row) { rows[static_cast<size_t>(i)] = x.row(row, at(i)); }
-  float* at(int64_t i) { return y.data() + i * kTile; }
+/// A thread's block of rows and what a tile makes of them.
+struct BlockOfRows {
+  alignas(64) float y[kRowsInBlock][kTile];
+  ProductRow rows[kRowsInBlock];
+
+  void set(int64_t i, const RoundedRows& x, int64_t row) { rows[i] = x.row(row, y[i]); }
 };
+
+/// A thread's order of work on tiles [begin, end) and `rows` rows: some tiles that stay in the second cache,
+/// for them every block of rows. f(first tile, last tile, first row, rows in the block).
+template <class Function>
+void for_blocks(int64_t begin, int64_t end, int64_t tile_bytes, int64_t rows, Function f) {
+  constexpr int64_t kNearBytes = 256 << 10;
+  const int64_t step = rows <= kRowsInBlock ? end - begin : std::max<int64_t>(1, kNearBytes / tile_bytes);
+  for (int64_t first = begin; first < end; first += step) {
+    for (int64_t row = 0; row < rows; row += kRowsInBlock) {
+      f(first, std::min(first + step, end), row, std::min(kRowsInBlock, rows - row));
+    }
+  }
+}
 
 /// Called for rows that are not finite or too large, by any thread, with the row's number in its list.
 using FailedRow = std::function<void(int64_t)>;
@@ -68,8 +81,7 @@ PackedBytes pack_matrices(const Machine& machine, std::span<const MatrixData> da
 
 class Products {
  public:
-  explicit Products(const Machine& machine)
-      : machine_(machine), threads_(static_cast<size_t>(machine.pool.threads())) {}
+  explicit Products(const Machine& machine) : machine_(machine) {}
 
   /// y[i] = W·x[i]', x[i] being `x.cols` floats at row(i).
   void multiply(const PackedLinear& w, Rows y, const std::function<const float*(int64_t)>& row,
@@ -89,7 +101,6 @@ class Products {
   const Machine& machine_;
   RoundedRows rows_, second_;
   std::vector<float> rest_;
-  std::vector<TileScratch> threads_;
 };
 
 }  // namespace tercet::cpu
