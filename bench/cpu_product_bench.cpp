@@ -14,7 +14,7 @@
 
 #include "backend/cpu/level.h"
 #include "backend/cpu/products.h"
-#include "backend/reference/test_rows.h"
+#include "backend/reference/hard_rows.h"
 #include "base/threads.h"
 
 namespace tercet::cpu {

@@ -6,10 +6,10 @@
 #include "backend/cpu/packing.h"
 #include "backend/reference/attention.h"
 #include "backend/reference/draw.h"
+#include "backend/reference/hard_rows.h"
 #include "backend/reference/norm.h"
 #include "backend/reference/product.h"
 #include "backend/reference/rope.h"
-#include "backend/reference/test_rows.h"
 #include "ops/exact_math.h"
 
 namespace tercet::cpu {
@@ -54,7 +54,7 @@ struct MatrixBytes {
 };
 
 bool check_products(const Kernels& kernels) {
-  const auto rows = reference::test_rows(static_cast<size_t>(kK));
+  const auto rows = reference::hard_rows(static_cast<size_t>(kK));
   const auto count = static_cast<int64_t>(rows.size());
   bool good = true;
   for (const int bits : {4, 8, 0}) {
@@ -88,7 +88,7 @@ bool check_products(const Kernels& kernels) {
 
 bool check_attention(const Kernels& kernels) {
   constexpr int kHeads = 8;
-  const auto rows = reference::test_rows(128);
+  const auto rows = reference::hard_rows(128);
   int16_t plain_keys[64 * 128], plain_values[64 * 128];
   std::vector<int16_t> keys(64 * 128), values(64 * 128);
   int8_t key_exponents[64], value_exponents[64];
@@ -142,7 +142,7 @@ bool check_rows(const Kernels& kernels) {
     cosines[i] = angles[i].cos;
     sines[i] = angles[i].sin;
   }
-  for (const std::vector<float>& x : reference::test_rows(336)) {
+  for (const std::vector<float>& x : reference::hard_rows(336)) {
     std::vector<float> weight(x.size()), expected(x.size()), out(x.size());
     for (size_t i = 0; i < x.size(); ++i) weight[i] = 1.0F + 0.5F * uniform(5, static_cast<uint32_t>(i));
     reference::rms_norm(x, weight, 1e-5F, expected);

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
+#include "backend/reference/hard_rows.h"
 #include "backend/reference/reference_ops.h"
-#include "backend/reference/test_rows.h"
 #include "base/philox.h"
 #include "tensor/dtype.h"
 
@@ -84,7 +84,7 @@ struct TestRows {
 
 /// The hard rows in turn, with random ones between them.
 inline TestRows hard_rows(int64_t rows, int64_t cols, uint64_t key) {
-  const auto hard = reference::test_rows(static_cast<size_t>(cols));
+  const auto hard = reference::hard_rows(static_cast<size_t>(cols));
   TestRows out(rows, cols);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < cols; ++i) {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "backend/reference/test_rows.h"
+#include "backend/reference/hard_rows.h"
 #include "ops/exact_math.h"
 
 namespace tercet::reference {
@@ -72,7 +72,7 @@ TEST(RoundHead, KeepsTheNumbersOfTheRule) {
 
 TEST(RoundHead, ScoresOfAnyTwoHeadsAreExact) {
   std::vector<RoundedHead> heads;
-  for (const std::vector<float>& row : test_rows(128)) {
+  for (const std::vector<float>& row : hard_rows(128)) {
     heads.emplace_back();
     ASSERT_TRUE(round_by_norm(row, heads.back()));
   }

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "backend/reference/test_rows.h"
+#include "backend/reference/hard_rows.h"
 #include "ops/exact_math.h"
 #include "ops/leaves.h"
 #include "tensor/unpack.h"
@@ -132,7 +132,7 @@ TEST(Product, AffineEqualsIntegerSums) {
           const int64_t k = groups * group;
           const Made m = make_affine(3, k, bits, group, extreme);
           const Matrix w = pack(m.data);
-          const auto rows = test_rows(static_cast<size_t>(k));
+          const auto rows = hard_rows(static_cast<size_t>(k));
           RoundedRows x = make_rounded(static_cast<int64_t>(rows.size()), k, group);
           for (size_t r = 0; r < rows.size(); ++r) {
             ASSERT_TRUE(round_row(rows[r], RowForm::affine, x, static_cast<int64_t>(r), {}));
@@ -156,7 +156,7 @@ TEST(Product, IsNearTheExactDotProduct) {
   const int64_t k = 1024;
   const Made m = make_affine(4, k, 4, 64, false);
   const Matrix w = pack(m.data);
-  for (const std::vector<float>& row : test_rows(static_cast<size_t>(k))) {
+  for (const std::vector<float>& row : hard_rows(static_cast<size_t>(k))) {
     RoundedRows x = make_rounded(1, k, 64);
     ASSERT_TRUE(round_row(row, RowForm::affine, x, 0, {}));
     std::vector<float> y(4);
@@ -178,7 +178,7 @@ TEST(Product, IsNearTheExactDotProduct) {
 
 TEST(Product, FloatBlocksAreExactForEveryPair) {
   for (const int64_t groups : {1, 16, 40}) {
-    const auto rows = test_rows(static_cast<size_t>(groups * 64));
+    const auto rows = hard_rows(static_cast<size_t>(groups * 64));
     std::vector<std::vector<float>> usable(rows.begin(), rows.end());
     const auto count = static_cast<int64_t>(usable.size());
     const Made m = make_floats(count, usable);
@@ -220,7 +220,7 @@ TEST(Product, FloatBlocksAreExactForEveryPair) {
 TEST(Product, ARowAloneOrAmongOthersIsTheSame) {
   const Made m = make_affine(5, 512, 4, 64, false);
   const Matrix w = pack(m.data);
-  const auto rows = test_rows(512);
+  const auto rows = hard_rows(512);
   RoundedRows all = make_rounded(static_cast<int64_t>(rows.size()), 512, 64);
   for (size_t r = 0; r < rows.size(); ++r)
     ASSERT_TRUE(round_row(rows[r], RowForm::affine, all, static_cast<int64_t>(r), {}));
@@ -244,7 +244,7 @@ TEST(TableRow, IsTheValueItself) {
     const size_t g = 4 + i / 64;
     EXPECT_EQ(row[i], std::fmaf(affine.scale[g], affine.q[256 + i], affine.bias[g]));
   }
-  const Made floats = make_floats(2, test_rows(64));
+  const Made floats = make_floats(2, hard_rows(64));
   table_row(floats.data, 1, row.data());
   EXPECT_TRUE(std::equal(floats.w.begin() + 64, floats.w.end(), row.begin()));
 }

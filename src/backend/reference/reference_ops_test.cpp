@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "backend/reference/test_rows.h"
+#include "backend/reference/hard_rows.h"
 #include "ops/exact_math.h"
 
 namespace tercet {

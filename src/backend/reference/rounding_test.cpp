@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/reference/test_rows.h"
+#include "backend/reference/hard_rows.h"
 #include "ops/exact_math.h"
 
 namespace tercet::reference {
@@ -71,7 +71,7 @@ class RoundRow : public testing::TestWithParam<RowForm> {};
 
 TEST_P(RoundRow, IsWholeNumbersOfTheUnitWithinTheBound) {
   const int bits = GetParam() == RowForm::affine ? 13 : 12;
-  for (const std::vector<float>& x : test_rows(8 * 64 * 2)) {
+  for (const std::vector<float>& x : hard_rows(8 * 64 * 2)) {
     RoundedRows out = make_rounded(1, static_cast<int64_t>(x.size()), 64);
     std::vector<float> rest(x.size());
     ASSERT_TRUE(round_row(x, GetParam(), out, 0, rest));

@@ -1,4 +1,4 @@
-// Rows for tests: random ones, and those on which roundings differ.
+// Rows for tests and start-up checks: random ones, and those on which roundings differ.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ inline float uniform(uint64_t key, uint32_t index) {
 
 /// Random rows of several sizes, rows that mix magnitudes from 2^-30 to 2^12, and the extremes of a group:
 /// all values at a power of two, just above it, at a tie, alternating in sign, one large among tiny ones.
-inline std::vector<std::vector<float>> test_rows(size_t k) {
+inline std::vector<std::vector<float>> hard_rows(size_t k) {
   std::vector<std::vector<float>> rows;
   const auto make = [&](auto value) {
     std::vector<float> x(k);
