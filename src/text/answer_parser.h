@@ -25,7 +25,7 @@ struct AnswerEvent {
     call_end,    // the call is whole, its arguments are a JSON object
   };
   Kind kind;
-  int call = -1;  // which call, counted from 0
+  int call = -1;  // which call, counted from 0, those that never end among them
   std::string text;
 
   bool operator==(const AnswerEvent&) const = default;

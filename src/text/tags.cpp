@@ -1,5 +1,6 @@
 #include "text/tags.h"
 
+#include <algorithm>
 #include <map>
 
 namespace tercet {
@@ -47,8 +48,8 @@ std::optional<std::string_view> suffix_in(std::string_view token, const Spelling
 }
 
 std::string likeliest_suffix(const Tokenizer& tokenizer) {
-  std::vector<Spelling> spellings;
-  for (const std::string_view bare : kBareNames) spellings.push_back(spelling_of(bare));
+  std::array<Spelling, kTagCount> spellings;
+  std::transform(kBareNames.begin(), kBareNames.end(), spellings.begin(), spelling_of);
   std::map<std::string, int> votes;
   for (const int32_t id : tokenizer.controls()) {
     for (const Spelling& spelling : spellings) {
