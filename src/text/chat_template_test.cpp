@@ -61,7 +61,7 @@ std::string segments(std::string_view source, const Json& request) {
 
 TEST(ChatTemplate, RendersAsTransformers) {
   // tests/cases/make_cases.py made them.
-  std::istringstream lines(read_file(kSourceDir / "tests/cases/templates.jsonl").value());
+  std::istringstream lines(read_file(kSourceDir / "src/text/chat_template_test.jsonl").value());
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
     const Json test = parse_json(line).value();

@@ -1,4 +1,4 @@
-"""Writes prompts_more.jsonl, ids.jsonl and templates.jsonl: right values from Hugging Face's own code.
+"""Writes prompts_more.jsonl, ids.jsonl and src/text/chat_template_test.jsonl: right values by Hugging Face's code.
 
 For developers: pip install transformers tokenizers jinja2; then python make_cases.py. Prompts are rendered by
 transformers' render_jinja_template, after the normalisation that src/text/messages.h states, done here once
@@ -369,7 +369,8 @@ def main():
         assert WITH_CONTROLS.decode(ids, skip_special_tokens=False) == text
         lines.append(json.dumps({"text": text, "ids": ids}, ensure_ascii=False))
     (HERE / "ids.jsonl").write_text("\n".join(lines) + "\n")
-    (HERE / "templates.jsonl").write_text("".join(template_case(template) + "\n" for template in TEMPLATES))
+    lines = [template_case(template) for template in TEMPLATES]
+    (HERE.parent.parent / "src/text/chat_template_test.jsonl").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
