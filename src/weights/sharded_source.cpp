@@ -35,7 +35,8 @@ class ShardedSource final : public TensorSource {
 }  // namespace
 
 Result<std::shared_ptr<const TensorSource>> make_sharded_source(
-    std::vector<Shard> shards, const std::map<std::string, std::string>& index, const std::string& origin) {
+    const std::vector<Shard>& shards, const std::map<std::string, std::string>& index,
+    const std::string& origin) {
   constexpr size_t kNamed = 10;
   std::vector<std::string> stale;
   for (const Shard& shard : shards) {

@@ -19,6 +19,7 @@ struct Shard {
 /// `index` says for each tensor in which file it is; one error lists all tensors for which that is not so.
 /// `origin`: the index's name in that error.
 Result<std::shared_ptr<const TensorSource>> make_sharded_source(
-    std::vector<Shard> shards, const std::map<std::string, std::string>& index, const std::string& origin);
+    const std::vector<Shard>& shards, const std::map<std::string, std::string>& index,
+    const std::string& origin);
 
 }  // namespace tercet

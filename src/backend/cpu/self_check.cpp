@@ -15,7 +15,6 @@
 namespace tercet::cpu {
 namespace {
 
-using reference::RowForm;
 using reference::uniform;
 
 constexpr int64_t kK = 512;

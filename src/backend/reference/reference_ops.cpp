@@ -21,7 +21,6 @@ using reference::KeyBlock;
 using reference::Matrix;
 using reference::RoundedHead;
 using reference::RoundedRows;
-using reference::RowForm;
 
 std::span<float> row_of(Rows x, int64_t r) { return {x.data + r * x.cols, static_cast<size_t>(x.cols)}; }
 
