@@ -27,13 +27,13 @@ std::string table(const std::vector<Row>& rows, size_t left) {
   for (size_t r = 0; r < rows.size(); ++r) {
     for (size_t i = 0; i < widths.size(); ++i) {
       const std::string pad(widths[i] - columns_of(rows[r][i]), ' ');
-      out += "| " + (i < left ? rows[r][i] + pad : pad + rows[r][i]) + " ";
+      out += fmt::format("| {} ", i < left ? rows[r][i] + pad : pad + rows[r][i]);
     }
     out += "|\n";
     if (r != 0) continue;
     for (size_t i = 0; i < widths.size(); ++i) {
-      out +=
-          i < left ? "| " + std::string(widths[i], '-') + " " : "| " + std::string(widths[i] - 1, '-') + ": ";
+      out += i < left ? fmt::format("| {} ", std::string(widths[i], '-'))
+                      : fmt::format("| {}: ", std::string(widths[i] - 1, '-'));
     }
     out += "|\n";
   }
@@ -156,7 +156,7 @@ std::string markdown(const BenchSetting& setting, std::span<const BenchResult> r
 
 std::string profile_tables(const BenchSetting& setting, std::span<const BenchResult> results) {
   std::string out;
-  for (const BenchResult& result : results) out += "\n" + profile_table(setting, result);
+  for (const BenchResult& result : results) out += fmt::format("\n{}", profile_table(setting, result));
   return out;
 }
 
@@ -167,8 +167,8 @@ std::string csv(const BenchSetting& setting, std::span<const BenchResult> result
     head.clear();
     const OrderedJson values = fields(setting, result);
     for (const auto& [key, value] : values.items()) {
-      head += (head.empty() ? "" : ",") + key;
-      line += (line.empty() ? "" : ",") + csv_cell(value);
+      head += fmt::format("{}{}", head.empty() ? "" : ",", key);
+      line += fmt::format("{}{}", line.empty() ? "" : ",", csv_cell(value));
     }
     lines += line + "\n";
   }
