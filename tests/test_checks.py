@@ -22,11 +22,11 @@ def test_includes_that_go_down_pass_also_across_layers(tmp_path):
     assert checks.check_includes(tmp_path) == []
 
 
-def test_backends_may_not_include_each_other_even_by_a_relative_path(tmp_path):
-    write(tmp_path, "src/backend/reference/product.h", "")
-    write(tmp_path, "src/backend/cpu/product.cpp", '#include "../reference/product.h"\n')
+def test_the_reference_stands_on_no_other_backend_even_by_a_relative_path(tmp_path):
+    write(tmp_path, "src/backend/cpu/product.h", "")
+    write(tmp_path, "src/backend/reference/product.cpp", '#include "../cpu/product.h"\n')
     assert checks.check_includes(tmp_path) == [
-        "src/backend/cpu/product.cpp:1: backend/cpu may not include backend/reference/product.h"]
+        "src/backend/reference/product.cpp:1: backend/reference may not include backend/cpu/product.h"]
 
 
 def test_the_server_sees_the_engine_through_its_seam_only(tmp_path):
