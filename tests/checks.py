@@ -128,8 +128,9 @@ class Tidy:
         entries = json.loads((build / "compile_commands.json").read_text())
         self.commands = {Path(e["file"]).resolve(): e.get("command") or shlex.join(e["arguments"]) for e in entries}
 
-    def units(self):
-        return sorted(path for path in self.commands if path.is_relative_to(self.source))
+    def units(self, with_tests):
+        units = sorted(path for path in self.commands if path.is_relative_to(self.source))
+        return [path for path in units if with_tests or not path.stem.endswith("_test")]
 
     def headers(self, path, seen):
         """Adds to `seen` the file and all headers of ours that it reaches."""

@@ -112,7 +112,7 @@ def jobs(full):
         check = getattr(checks, f"check_{name}")
         found.append((name, lambda name=name, check=check: check_job(name, lambda: check(ROOT))))
     tidy = checks.Tidy(ROOT, BUILD)
-    for unit in tidy.units():
+    for unit in tidy.units(with_tests=full):
         name = f"tidy {unit.relative_to(tidy.source)}"
         found.append((name, lambda name=name, unit=unit: check_job(name, lambda: tidy.check(unit))))
     return found
