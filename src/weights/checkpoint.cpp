@@ -107,7 +107,7 @@ Result<std::shared_ptr<const TensorSource>> open_shards(const fs::path& director
     return fail("{}: {} of the checkpoint's files {} not as the index says:\n  {}", index_path.string(),
                 faults.size(), faults.size() == 1 ? "is" : "are", fmt::join(faults, "\n  "));
   }
-  return make_sharded_source(std::move(shards), index, index_path.string());
+  return make_sharded_source(shards, index, index_path.string());
 }
 
 Result<std::shared_ptr<const TensorSource>> open_weights(const fs::path& directory) {

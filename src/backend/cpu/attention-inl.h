@@ -6,46 +6,61 @@
 
 namespace tercet::cpu::TERCET_CPU_LEVEL {
 
+// Keys and values of a block are read once, in order. While the keys are read the values are asked for, and
+// with the values the next block's keys: so the memory works while the processor does.
+
 /// score[h][key] = q·k, exact.
 template <int H>
-inline void block_scores(const int16_t* queries, const int16_t* keys, int quarters, int32_t (*score)[64]) {
+inline void block_scores(const int16_t* queries, const KeyBlock& block, int quarters, int32_t (*score)[64]) {
   for (int quarter = 0; quarter < quarters; ++quarter) {
     I dot[H] = {};
     for_halves([&](auto half) {
       constexpr int kHalf = decltype(half)::value;
-      const auto* from = reinterpret_cast<const uint8_t*>(keys + quarter * 2048) +
+      const auto* from = reinterpret_cast<const uint8_t*>(block.keys + quarter * 2048) +
                          kHalf * static_cast<int>(sizeof(Register));
+      const auto* ahead = reinterpret_cast<const uint8_t*>(block.values + quarter * 2048);
       Wide sum[H] = {};
-      for (int pair = 0; pair < 64; ++pair) {
+      for_unrolled(0, 64, [&](int64_t pair) {
         const Register k = load_register(from + 64 * pair);
+        if (kHalf == 0) prefetch(ahead + 64 * pair);
         for (int h = 0; h < H; ++h) sum[h] = dot2(sum[h], k, queries + 128 * h + 2 * pair);
-      }
+      });
       for (int h = 0; h < H; ++h) add_half<kHalf>(dot[h], sum[h]);
     });
     for (int h = 0; h < H; ++h) store(score[h] + 16 * quarter, dot[h]);
   }
 }
 
-/// (a₀ + a₁) + (a₂ + a₃), a_t adding values 2t, 2t+1, 8+2t, 8+2t+1, … ascending.
-inline float fragment_sum(const float* x) {
-  float a[4] = {};
+/// (a₀ + a₁) + (a₂ + a₃) of each head, a_t adding values 2t, 2t+1, 8+2t, 8+2t+1, … ascending. A chain waits
+/// for its own last sum, so the heads' chains run side by side.
+template <int H>
+inline void fragment_sums(const float (*x)[64], float* sum) {
+  using Four = float __attribute__((vector_size(16)));
+  Four a[H] = {};
   for (int base = 0; base < 64; base += 8) {
-    for (int t = 0; t < 4; ++t) a[t] = a[t] + x[base + 2 * t];
-    for (int t = 0; t < 4; ++t) a[t] = a[t] + x[base + 2 * t + 1];
+    for (int h = 0; h < H; ++h) {
+      Four low, high;
+      __builtin_memcpy(&low, x[h] + base, 16);
+      __builtin_memcpy(&high, x[h] + base + 4, 16);
+      a[h] = a[h] + __builtin_shufflevector(low, high, 0, 2, 4, 6);
+      a[h] = a[h] + __builtin_shufflevector(low, high, 1, 3, 5, 7);
+    }
   }
-  return (a[0] + a[1]) + (a[2] + a[3]);
+  for (int h = 0; h < H; ++h) sum[h] = (a[h][0] + a[h][1]) + (a[h][2] + a[h][3]);
 }
 
-/// The weights of one head's keys: P = weights·2^(z − 14), and the block's m and l.
+/// The weights of H heads' keys: P = weight·2^(z − 14), and the block's m and l.
+template <int H>
 struct BlockWeights {
-  alignas(64) int16_t weight[64];
-  float m;
-  float l;
-  int z;
+  alignas(64) int16_t weight[H][64];
+  float m[H];
+  float l[H];
+  int z[H];
 };
 
-inline void weigh_keys(const int32_t* score, float query_size, const KeyBlock& block, int visible,
-                       BlockWeights& out) {
+/// p = exp2(t − m) and p' = p·2^(E of v) of one head, from its scores; returns m.
+inline float weigh_keys(const int32_t* score, float query_size, const KeyBlock& block, int visible, float* p,
+                        float* weighted) {
   const F scale = all(0x1.0527dcp-3F);  // fl(log2(e)/√128)
   const F nothing = float_of_bits(all(static_cast<int32_t>(0xff800000U)));
   F t[4], whole[4];
@@ -59,26 +74,35 @@ inline void weigh_keys(const int32_t* score, float query_size, const KeyBlock& b
     whole[i] = nearest(t[i]);
     largest = larger(largest, whole[i]);
   }
-  alignas(64) float lane[16];
-  store(lane, largest);
-  out.m = lane[0];
-  for (const float value : lane) out.m = value > out.m ? value : out.m;
-
-  alignas(64) float p[64];         // exp2(t − m)
-  alignas(64) float weighted[64];  // p' = p·2^(E of v)
+  const float m = largest_of(largest);
   for (int i = 0; i < 4; ++i) {
-    const F below = whole[i] - all(out.m);
+    const F below = whole[i] - all(m);
     const F power = power_of_two(larger(to_int(below), all(-101)));
     const F value = exp2_of_fraction(t[i] - whole[i]) * power;
     const F kept = choose(less(below, all(-100.0F)), all(0.0F), value);
     store(p + 16 * i, kept);
     store(weighted + 16 * i, kept * power_of_two(load_bytes(block.value_exponents + 16 * i)));
   }
-  out.l = fragment_sum(p);
-  // The margin of 2^-7 covers the rounding of 64 weights, so that Σ P·v stays exact.
-  out.z = ceil_exponent(fragment_sum(weighted) * (1.0F + 0x1p-7F));
-  for (int i = 0; i < 4; ++i) {
-    store_shorts(out.weight + 16 * i, round_to_units(load(weighted + 16 * i), out.z - 14));
+  return m;
+}
+
+template <int H>
+inline void block_weights(const int32_t (*score)[64], const float* query_size, const KeyBlock& block,
+                          int visible, BlockWeights<H>& out) {
+  alignas(64) float p[H][64];
+  alignas(64) float weighted[H][64];
+  float mass[H];
+  for (int h = 0; h < H; ++h) {
+    out.m[h] = weigh_keys(score[h], query_size[h], block, visible, p[h], weighted[h]);
+  }
+  fragment_sums<H>(p, out.l);
+  fragment_sums<H>(weighted, mass);
+  for (int h = 0; h < H; ++h) {
+    // The margin of 2^-7 covers the rounding of 64 weights, so that Σ P·v stays exact.
+    out.z[h] = ceil_exponent(mass[h] * (1.0F + 0x1p-7F));
+    for (int i = 0; i < 4; ++i) {
+      store_shorts(out.weight[h] + 16 * i, round_to_units(load(weighted[h] + 16 * i), out.z[h] - 14));
+    }
   }
 }
 
@@ -101,35 +125,37 @@ inline FoldFactors fold_factors(const Partial& into, float next_m) {
 
 /// o = O of the block, folded into spans[h].
 template <int H>
-inline void add_values(const BlockWeights* weights, const int16_t* values, int visible, Partial* spans) {
-  const int pairs = (visible + 1) / 2;
+inline void add_values(const BlockWeights<H>& weights, const KeyBlock& block, int visible, Partial* spans) {
+  const int pairs = (visible + 7) / 8 * 4;  // keys that are not visible weigh nothing
   FoldFactors factors[H];
   for (int h = 0; h < H; ++h) {
-    if (!spans[h].empty) factors[h] = fold_factors(spans[h], weights[h].m);
+    if (!spans[h].empty) factors[h] = fold_factors(spans[h], weights.m[h]);
   }
   for (int eighth = 0; eighth < 8; ++eighth) {
     I dot[H] = {};
     for_halves([&](auto half) {
       constexpr int kHalf = decltype(half)::value;
-      const auto* from = reinterpret_cast<const uint8_t*>(values + eighth * 1024) +
+      const auto* from = reinterpret_cast<const uint8_t*>(block.values + eighth * 1024) +
                          kHalf * static_cast<int>(sizeof(Register));
+      const auto* ahead = reinterpret_cast<const uint8_t*>(block.next_keys + eighth * 1024);
       Wide sum[H] = {};
-      for (int pair = 0; pair < pairs; ++pair) {
+      for_unrolled(0, pairs, [&](int64_t pair) {
         const Register v = load_register(from + 64 * pair);
-        for (int h = 0; h < H; ++h) sum[h] = dot2(sum[h], v, weights[h].weight + 2 * pair);
-      }
+        if (kHalf == 0) prefetch(ahead + 64 * pair);
+        for (int h = 0; h < H; ++h) sum[h] = dot2(sum[h], v, weights.weight[h] + 2 * pair);
+      });
       for (int h = 0; h < H; ++h) add_half<kHalf>(dot[h], sum[h]);
     });
     for (int h = 0; h < H; ++h) {
       float* o = spans[h].o + 16 * eighth;
-      const F block = to_float(dot[h]) * all(power_of_two(weights[h].z - 24));
-      store(o, spans[h].empty ? block : load(o) * all(factors[h].into) + block * all(factors[h].next));
+      const F added = to_float(dot[h]) * all(power_of_two(weights.z[h] - 24));
+      store(o, spans[h].empty ? added : load(o) * all(factors[h].into) + added * all(factors[h].next));
     }
   }
   for (int h = 0; h < H; ++h) {
     Partial& span = spans[h];
-    span.l = span.empty ? weights[h].l : span.l * factors[h].into + weights[h].l * factors[h].next;
-    span.m = span.empty ? weights[h].m : factors[h].m;
+    span.l = span.empty ? weights.l[h] : span.l * factors[h].into + weights.l[h] * factors[h].next;
+    span.m = span.empty ? weights.m[h] : factors[h].m;
     span.empty = false;
   }
 }
@@ -139,10 +165,10 @@ inline void attend_heads(const int16_t* queries, const float* query_size, int he
                          int visible, Partial* spans) {
   for (; heads >= H; heads -= H, queries += 128 * H, query_size += H, spans += H) {
     alignas(64) int32_t score[H][64];
-    BlockWeights weights[H];
-    block_scores<H>(queries, block.keys, (visible + 15) / 16, score);
-    for (int h = 0; h < H; ++h) weigh_keys(score[h], query_size[h], block, visible, weights[h]);
-    add_values<H>(weights, block.values, visible, spans);
+    BlockWeights<H> weights;
+    block_scores<H>(queries, block, (visible + 15) / 16, score);
+    block_weights<H>(score, query_size, block, visible, weights);
+    add_values<H>(weights, block, visible, spans);
   }
   if constexpr (H > 1) attend_heads<H / 2>(queries, query_size, heads, block, visible, spans);
 }

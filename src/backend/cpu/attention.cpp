@@ -129,7 +129,9 @@ void Attention::attend_spans(const CpuStep& step, const Cache& cache, int32_t la
   for (int32_t s = first; s < last; ++s) {
     for (int64_t h = 0; h < sharing_; ++h) span[h].empty = true;
     for (int32_t b = s * kBlocksInSpan; b < std::min((s + 1) * kBlocksInSpan, blocks); ++b) {
-      const KeyBlock block = cache.block(layer, step.page(row, b), static_cast<int32_t>(kv_head));
+      KeyBlock block = cache.block(layer, step.page(row, b), static_cast<int32_t>(kv_head));
+      const int32_t next = step.page(row, std::min(b + 1, blocks - 1));
+      block.next_keys = cache.block(layer, next, static_cast<int32_t>(kv_head)).keys;
       const int visible = std::min(kPageTokens, position + 1 - b * kPageTokens);
       machine_.kernels.attend_block(queries_.data() + query * kHeadSize, query_size_.data() + query,
                                     static_cast<int>(sharing_), block, visible, span);

@@ -11,7 +11,7 @@ namespace tercet::cpu {
 
 /// A head's page is contiguous, in KeyBlock's order: [layer][page][head].
 struct Cache final : KvCache {
-  std::vector<int16_t> keys, values;
+  std::vector<int16_t, LargePages<int16_t>> keys, values;
   std::vector<int8_t> key_exponents, value_exponents;
 
   Cache(int32_t layer_count, int32_t head_count, int32_t page_count);
@@ -21,7 +21,7 @@ struct Cache final : KvCache {
   KeyBlock block(int32_t layer, int32_t page, int32_t head) const {
     const size_t at = slot(layer, page, head);
     return {keys.data() + at * kHeadSize, values.data() + at * kHeadSize, key_exponents.data() + at,
-            value_exponents.data() + at};
+            value_exponents.data() + at, nullptr};
   }
   void copy_page(const PageCopy& copy);
 };

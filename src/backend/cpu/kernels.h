@@ -55,6 +55,7 @@ struct KeyBlock {
   const int16_t* values;          // [8][32][16][2]
   const int8_t* key_exponents;    // [64]
   const int8_t* value_exponents;  // [64]
+  const int16_t* next_keys;       // of the block that is likely to be next: asked for ahead, never read
 };
 
 struct Kernels {

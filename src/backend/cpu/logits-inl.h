@@ -16,10 +16,7 @@ inline bool largest(const float* x, int64_t count, float* max) {
   int64_t i = 0;
   for (; i + 16 <= count; i += 16) meet(load(x + i));
   if (i < count) meet(load_first(x + i, count - i, x[0]));
-  float lane[16];
-  store(lane, best);
-  *max = lane[0];
-  for (const float value : lane) *max = value > *max ? value : *max;
+  *max = largest_of(best);
   return largest_of(magnitude) < 0x7f800000;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 
 #include "backend/cpu/kernels.h"
@@ -30,6 +31,17 @@ struct PackedMatrix {
 /// Memory for packed weights, on large pages where the system has them (a token reads all of it).
 using PackedBytes = std::unique_ptr<uint8_t, void (*)(void*)>;
 PackedBytes allocate_packed(int64_t bytes);
+
+/// The same for containers.
+template <class T>
+struct LargePages {
+  using value_type = T;
+  T* allocate(size_t count) {
+    return reinterpret_cast<T*>(allocate_packed(static_cast<int64_t>(count * sizeof(T))).release());
+  }
+  void deallocate(T* memory, size_t) { std::free(memory); }
+  bool operator==(const LargePages&) const = default;
+};
 
 /// Sizes alone; `data` is to be set.
 PackedMatrix lay_out(const MatrixData& data);

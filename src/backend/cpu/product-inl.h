@@ -32,7 +32,7 @@ inline void plane_sums(const uint8_t* q, int64_t blocks, const uint8_t* const (&
       constexpr int kChains = R == 1 ? 2 : 1;
       Narrow a[R][kChains] = {};
       Narrow b[R][kChains] = {};
-      for (int64_t s = begin; s < end; ++s) {
+      for_unrolled(begin, end, [&](int64_t s) {
         const Register packed = load_register(from + s * 64);
         const Register low = low_nibbles(packed);
         const Register high = high_nibbles(packed);
@@ -44,7 +44,7 @@ inline void plane_sums(const uint8_t* q, int64_t blocks, const uint8_t* const (&
           a[r][kChains - 1] = dot4(a[r][kChains - 1], high, n + 4);
           b[r][kChains - 1] = dot4(b[r][kChains - 1], high, n + 12);
         }
-      }
+      });
       for (int r = 0; r < R; ++r) {
         for (int c = 0; c < kChains; ++c) add_half<kHalf>(d[r], join(a[r][c], b[r][c]));
       }
@@ -79,11 +79,11 @@ inline void float_group(const TileLayout& w, const uint8_t* at, const ProductRow
     constexpr int kHalf = decltype(half)::value;
     const uint8_t* from = at + kHalf * static_cast<int>(sizeof(Register));
     Wide sum[R] = {};
-    for (int64_t p = 0; p < pairs; ++p) {
+    for_unrolled(0, pairs, [&](int64_t p) {
       const Register m = load_register(from + p * 64);
       if (kHalf == 0) prefetch(from + p * 64 + kPrefetchBytes);
       for (int r = 0; r < R; ++r) sum[r] = dot2(sum[r], m, rows[r].numbers + 2 * g * w.group + 4 * p);
-    }
+    });
     for (int r = 0; r < R; ++r) add_half<kHalf>(d[r], sum[r]);
   });
   const F v = power_of_two(load_bytes(reinterpret_cast<const int8_t*>(at + pairs * 64)) - all(12));

@@ -115,7 +115,7 @@ bool check_attention(const Kernels& kernels) {
     std::memcpy(queries.data() + h * 128, plain_queries[h].n, 256);
     size[h] = power_of_two(plain_queries[h].exponent);
   }
-  const KeyBlock block{keys.data(), values.data(), key_exponents, value_exponents};
+  const KeyBlock block{keys.data(), values.data(), key_exponents, value_exponents, keys.data()};
   const reference::KeyBlock plain{plain_keys, key_exponents, plain_values, value_exponents};
   for (const int visible : {1, 17, 64, 64 + 31}) {  // the last: two blocks
     std::vector<Partial> spans(kHeads);

@@ -123,6 +123,12 @@ inline int32_t largest_of(I x) {
   four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
   return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 }
+inline float largest_of(F x) {
+  const __m256 eight = _mm256_max_ps(x.low, x.high);
+  __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
 inline int32_t sum_of(I x) {
   const __m256i eight = _mm256_add_epi32(x.low, x.high);
   __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));

@@ -86,6 +86,7 @@ inline F choose(Mask where, F a, F b) { return {_mm512_mask_blend_ps(where.v, b.
 inline I choose(Mask where, I a, I b) { return {_mm512_mask_blend_epi32(where.v, b.v, a.v)}; }
 
 inline int32_t largest_of(I x) { return _mm512_reduce_max_epi32(x.v); }
+inline float largest_of(F x) { return _mm512_reduce_max_ps(x.v); }
 inline int32_t sum_of(I x) { return _mm512_reduce_add_epi32(x.v); }
 /// Lane j takes lane j + 8, j + 4, j + 2, j + 1 (rule 5).
 inline float tree_sum(F x) {

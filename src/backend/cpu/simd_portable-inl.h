@@ -164,8 +164,9 @@ inline I choose(const Mask& where, const I& a, const I& b) {
   return each<I>([&](int i) { return where.v[i] ? a.v[i] : b.v[i]; });
 }
 
-inline int32_t largest_of(const I& x) {
-  int32_t out = x.v[0];
+template <class Lanes>
+auto largest_of(const Lanes& x) {
+  auto out = x.v[0];
   for (int i = 1; i < 16; ++i) out = x.v[i] > out ? x.v[i] : out;
   return out;
 }
