@@ -10,7 +10,8 @@ die() {
 
 build_packages=(ca-certificates nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libexpected-dev
   libssl-dev)
-test_packages=(libgtest-dev libgmock-dev clang libclang-rt-14-dev clang-tidy clang-format)
+test_packages=(libgtest-dev libgmock-dev clang libclang-rt-14-dev clang-tidy clang-format
+  g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 
 # The oldest toolchain that the bridge's crates build with.
 cargo_minimum=1.85.0

@@ -1,5 +1,4 @@
-// Plain C++ in the structure of the vector kernels: for machines without their instructions. A compiler makes
-// vectors of its own from the loops over lanes (NEON on ARM).
+// Plain C++ in the structure of the vector kernels: for machines without their instructions.
 #define TERCET_CPU_LEVEL portable
 #include "backend/cpu/simd_portable-inl.h"
 

@@ -8,8 +8,8 @@
 
 namespace tercet {
 
-/// From the slowest to the fastest; each machine has some of them.
-enum class CpuLevel : uint8_t { portable, avx2, avx_vnni, avx512, avx512_vnni };
+/// From the slowest to the fastest of each processor family; each machine has some of them.
+enum class CpuLevel : uint8_t { portable, avx2, avx_vnni, avx512, avx512_vnni, neon, neon_dot };
 
 namespace cpu {
 

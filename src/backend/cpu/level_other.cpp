@@ -1,4 +1,4 @@
-// Processors other than x86-64 run the portable kernels.
+// Processors other than x86-64 and 64-bit ARM run the portable kernels.
 #include "backend/cpu/level.h"
 
 namespace tercet::cpu {

@@ -75,6 +75,8 @@ const Kernels& kernels_of(CpuLevel level) {
     case CpuLevel::avx512_vnni:
       return avx512_vnni::kKernels;
     case CpuLevel::portable:
+    case CpuLevel::neon:
+    case CpuLevel::neon_dot:
       break;
   }
   return portable::kKernels;
