@@ -57,6 +57,32 @@ class Tiny : public testing::TestWithParam<Backend> {
   std::unique_ptr<LocalExecutor> executor_;
 };
 
+/// A prompt in pieces, then tokens alone, on each instruction set that this machine has.
+void expect_bits_on_every_level(const TestModel& model, int32_t count, bool mtp) {
+  const auto tokens = made_up_tokens(count, static_cast<int32_t>(model.config.vocab_size), 9);
+  const Scores right =
+      score_together(*load(model, {.pages = 8, .mtp = mtp}, make_reference_ops), {tokens}, count, mtp)
+          .front();
+  for (const CpuLevel level : cpu::available_levels()) {
+    const auto make = [level](int threads) { return make_cpu_ops(threads, level); };
+    const auto executor = load(model, {.pages = 8, .mtp = mtp}, make);
+    for (const int32_t chunk : {count, 7, 1}) {
+      EXPECT_EQ(score_together(*executor, {tokens}, chunk, mtp).front(), right)
+          << cpu::kernels_of(level).name << ", " << chunk << " tokens a step";
+    }
+  }
+}
+
+TEST(EveryLevel, GivesTheBitsOfTiny) { expect_bits_on_every_level(open_test_model(kTiny), 260, true); }
+
+TEST(EveryLevel, GivesTheBitsOfTrueShapes) {
+  for (const char* model : {"synthetic:hy-mt2-30b:2", "synthetic:hy3:2"}) {
+    if (!full() && std::string_view(model) == "synthetic:hy3:2")
+      continue;  // its digest is checked at one level
+    expect_bits_on_every_level(open_test_model(model), 9, false);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, Tiny, testing::Values(kReference, kCpu), name_of);
 
 TEST_P(Tiny, ChunksOfAnyLength) {
@@ -180,6 +206,11 @@ TEST_P(Shapes, HaveTheSameBitsHoweverTheyAreRun) {
   for (const int32_t chunk : {1, 13, 64}) {
     EXPECT_EQ(score_together(*executor, {tokens}, chunk, mtp).front(), right) << chunk;
     EXPECT_EQ(score_together(*fast, {tokens}, chunk, mtp).front(), right) << chunk << " on the CPU backend";
+  }
+  for (const CpuLevel level : cpu::available_levels()) {
+    const auto make = [level](int threads) { return make_cpu_ops(threads, level); };
+    const auto forced = load(model, {.pages = 16, .mtp = mtp}, make);
+    EXPECT_EQ(score_together(*forced, {tokens}, 37, mtp).front(), right) << cpu::kernels_of(level).name;
   }
   const auto other = made_up_tokens(90, executor->vocabulary(), 8);
   EXPECT_EQ(score_together(*executor, {other, tokens, other}, 110, mtp)[1], right);
