@@ -16,15 +16,18 @@ inline constexpr int kTile = 16;
 enum class ScaleType : uint8_t { bf16, f16, f32 };
 
 /// How a tile of 16 outputs lies in memory: its groups in ascending order, each `group_bytes` long.
-/// Affine: one plane of 4-bit q (q ≤ 15), or two (q >> 4, then q & 15). A plane is group/8 blocks of 16
-/// words, one an output; word o of block s holds q[o][8s … 8s + 7], low bits first. Then 16 scales and
-/// 16 biases. Floats: group/2 blocks of 16 pairs m[o][2s], m[o][2s + 1] (int16), then 16 exponents F (int8).
+/// Affine: q of more than 4 bits as two parts, q >> 4 then q & 15 (rule 2), else as one. A part of 1, 2 or 4
+/// bits is one plane, one of 3 bits two: its upper bit, then the two below. A plane of B bits is group·B/32
+/// blocks of 16 words, one an output. A word holds 32/B values: value 8·(i/2) + 2j + i%2 has bits 8j + B·i to
+/// 8j + B·i + B − 1. So a shift and a mask give the even or the odd values of 8, one a byte. Then 16 scales
+/// and 16 biases. Floats: group/2 blocks of 16 pairs m[o][2s], m[o][2s + 1] (int16), then 16 exponents F
+/// (int8).
 struct TileLayout {
   int64_t group = 0;
   int64_t groups = 0;
   int64_t groups_in_leaf = 0;
   int64_t group_bytes = 0;
-  int planes = 0;  // 0: floats
+  int bits = 0;  // of q; 0: floats
   ScaleType scale = ScaleType::bf16;
 };
 

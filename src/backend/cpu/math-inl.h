@@ -93,6 +93,13 @@ inline void for_halves(Function f) {
   if constexpr (kHalves == 2) f(Constant<1>{});
 }
 
+/// f(Constant<0>), …, f(Constant<N − 1>).
+template <int N, class Function>
+inline void for_fields(Function f) {
+  if constexpr (N > 1) for_fields<N - 1>(f);
+  f(Constant<N - 1>{});
+}
+
 /// f of begin, begin + 1, … below end, a multiple of 4 of them: compilers copy sums around at the end of each
 /// round, which here comes a quarter as often.
 template <class Function>

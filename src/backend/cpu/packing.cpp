@@ -25,43 +25,65 @@ ScaleType scale_type(DType dtype) {
   return ScaleType::f32;
 }
 
-/// The 4-bit numbers of a group as words of 8, for one plane: the checkpoint's own bytes where it has 4 bits.
-void plane_words(const MatrixData& data, int64_t row, int64_t g, int plane, int planes, uint32_t* words) {
-  const int64_t group = data.group;
-  const std::byte* packed = data.values + row * data.value_row_bytes() + g * group * data.bits / 8;
-  if (data.bits == 4) {
-    std::memcpy(words, packed, static_cast<size_t>(group / 2));
-    return;
-  }
-  std::array<uint8_t, kMaxGroup> q{};
-  unpack_q(packed, data.bits, group, q.data());
-  const bool high = planes == 2 && plane == 0;
-  for (int64_t s = 0; s < group / 8; ++s) {
+/// A plane: bits [shift, shift + bits) of each q.
+struct Plane {
+  int shift;
+  int bits;
+};
+
+/// The planes of a tile, as TileLayout has them.
+std::vector<Plane> planes_of(int bits) {
+  std::vector<Plane> planes;
+  const auto add_part = [&](int shift, int part) {
+    if (part == 3) planes.push_back({shift + 2, 1});
+    if (part > 0) planes.push_back({shift, part == 3 ? 2 : part});
+  };
+  add_part(4, bits - 4);
+  add_part(0, std::min(bits, 4));
+  return planes;
+}
+
+/// One output's words of a plane, from its q.
+void plane_words(const uint8_t* q, int64_t group, Plane plane, uint32_t* words) {
+  const int64_t values = 32 / plane.bits;
+  const uint32_t mask = (1U << plane.bits) - 1;
+  for (int64_t s = 0; s < group / values; ++s) {
     words[s] = 0;
-    for (int64_t i = 0; i < 8; ++i) {
-      const uint32_t value = q[static_cast<size_t>(8 * s + i)];
-      words[s] |= (high ? value >> 4 : value & 15U) << (4 * i);
+    for (int64_t v = 0; v < values; ++v) {
+      const int64_t field = v / 8 * 2 + v % 2;
+      words[s] |= ((uint32_t{q[s * values + v]} >> plane.shift) & mask)
+                  << (8 * (v % 8 / 2) + plane.bits * field);
     }
   }
 }
 
 void pack_affine(const MatrixData& data, const PackedMatrix& m, int64_t first, int64_t count, uint8_t* to) {
   const TileLayout& w = m.layout;
-  const int64_t words = w.group / 8;
   const int64_t width = dtype_size(data.dtype);
+  const std::vector<Plane> planes = planes_of(w.bits);
+  std::array<uint8_t, kMaxGroup> q{};
   std::array<uint32_t, kMaxGroup / 8> row;
   for (int64_t g = 0; g < w.groups; ++g, to += w.group_bytes) {
-    uint8_t* at = to;
-    for (int plane = 0; plane < w.planes; ++plane, at += words * 64) {
-      for (int64_t o = 0; o < count; ++o) {
-        plane_words(data, first + o, g, plane, w.planes, row.data());
-        for (int64_t s = 0; s < words; ++s) std::memcpy(at + 64 * s + 4 * o, &row[static_cast<size_t>(s)], 4);
+    for (int64_t o = 0; o < count; ++o) {
+      const std::byte* packed =
+          data.values + (first + o) * data.value_row_bytes() + g * w.group * data.bits / 8;
+      if (w.bits != 4) unpack_q(packed, data.bits, w.group, q.data());
+      uint8_t* at = to + 4 * o;
+      for (const Plane plane : planes) {
+        const int64_t words = w.group * plane.bits / 32;
+        if (w.bits == 4) {  // the checkpoint's own words
+          std::memcpy(row.data(), packed, static_cast<size_t>(4 * words));
+        } else {
+          plane_words(q.data(), w.group, plane, row.data());
+        }
+        for (int64_t s = 0; s < words; ++s, at += 64) std::memcpy(at, &row[static_cast<size_t>(s)], 4);
       }
     }
+    uint8_t* scales = to + w.group * w.bits * 2;
     for (int64_t o = 0; o < count; ++o) {
       const int64_t from = ((first + o) * w.groups + g) * width;
-      std::memcpy(at + o * width, data.scales + from, static_cast<size_t>(width));
-      std::memcpy(at + (kTile + o) * width, data.biases + from, static_cast<size_t>(width));
+      std::memcpy(scales + o * width, data.scales + from, static_cast<size_t>(width));
+      std::memcpy(scales + (kTile + o) * width, data.biases + from, static_cast<size_t>(width));
     }
   }
 }
@@ -104,9 +126,9 @@ PackedMatrix lay_out(const MatrixData& data) {
   m.layout.groups = data.k / data.group;
   m.layout.groups_in_leaf = m.layout.groups / leaf_count(m.layout.groups);
   if (data.affine()) {
-    m.layout.planes = data.bits > 4 ? 2 : 1;
+    m.layout.bits = data.bits;
     m.layout.scale = scale_type(data.dtype);
-    m.layout.group_bytes = m.layout.planes * data.group * 8 + 2 * kTile * dtype_size(data.dtype);
+    m.layout.group_bytes = data.group * data.bits * 2 + 2 * kTile * dtype_size(data.dtype);
   } else {
     m.layout.group_bytes = data.group * 2 * kTile + kTile;
   }

@@ -24,7 +24,7 @@ struct PackedMatrix {
   const uint8_t* tile(int64_t t) const { return data + t * tile_bytes(); }
   /// Rows rounded for one product serve another with the same form and group.
   bool same_rows(const PackedMatrix& other) const {
-    return layout.group == other.layout.group && (layout.planes == 0) == (other.layout.planes == 0);
+    return layout.group == other.layout.group && (layout.bits == 0) == (other.layout.bits == 0);
   }
 };
 

@@ -138,7 +138,7 @@ TEST_P(ProductsTest, FailedRowsTouchNoOther) {
 
 TEST(Packing, TakesNoMoreThanTwoHundredthsMoreThanTheCheckpoint) {
   const auto ops = make_cpu_ops(1);
-  for (const int bits : {4, 8, 0}) {
+  for (const int bits : {2, 3, 4, 5, 6, 8, 0}) {
     const TestMatrix w(256, 512, bits, 64, 29);
     const int64_t before = ops->allocated();
     const auto packed = ops->pack_linear({&w.data, 1});

@@ -48,7 +48,7 @@ inline void zero_row(const TileLayout& w, uint8_t* numbers, float* unit, float* 
 
 inline bool round_row(const float* x, const TileLayout& w, uint8_t* numbers, float* unit, float* sum,
                       float* rest) {
-  const bool floats = w.planes == 0;
+  const bool floats = w.bits == 0;
   const int bits_below = floats ? 12 : 13;
   for (int64_t begin = 0; begin < w.groups; begin += w.groups_in_leaf) {
     const int64_t end = begin + w.groups_in_leaf;

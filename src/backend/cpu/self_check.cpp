@@ -56,7 +56,7 @@ bool check_products(const Kernels& kernels) {
   const auto rows = reference::hard_rows(static_cast<size_t>(kK));
   const auto count = static_cast<int64_t>(rows.size());
   bool good = true;
-  for (const int bits : {4, 8, 0}) {
+  for (const int bits : {4, 8, 0, 3, 6, 5}) {
     const MatrixBytes matrix(bits);
     const reference::Matrix plain = reference::pack(matrix.data);
     reference::RoundedRows x = reference::make_rounded(count, kK, 64);

@@ -187,9 +187,11 @@ struct Register {
 };
 using Wide = Register;  // sums in 32 bits
 inline Register load_register(const void* p) { return {_mm256_loadu_si256(static_cast<const __m256i*>(p))}; }
-inline Register low_nibbles(Register x) { return {_mm256_and_si256(x.v, _mm256_set1_epi8(15))}; }
-inline Register high_nibbles(Register x) {
-  return {_mm256_and_si256(_mm256_srli_epi16(x.v, 4), _mm256_set1_epi8(15))};
+/// Bits [kShift, kShift + kBits) of each byte.
+template <int kShift, int kBits>
+inline Register bits_at(Register x) {
+  const __m256i low = kShift == 0 ? x.v : _mm256_srli_epi16(x.v, kShift);
+  return {_mm256_and_si256(low, _mm256_set1_epi8((1 << kBits) - 1))};
 }
 inline __m256i broadcast_word(const void* p) {
   int32_t word;

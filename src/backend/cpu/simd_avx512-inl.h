@@ -134,9 +134,11 @@ struct Register {
 };
 using Wide = Register;  // sums in 32 bits
 inline Register load_register(const void* p) { return {_mm512_loadu_si512(p)}; }
-inline Register low_nibbles(Register x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
-inline Register high_nibbles(Register x) {
-  return {_mm512_and_si512(_mm512_srli_epi16(x.v, 4), _mm512_set1_epi8(15))};
+/// Bits [kShift, kShift + kBits) of each byte.
+template <int kShift, int kBits>
+inline Register bits_at(Register x) {
+  const __m512i low = kShift == 0 ? x.v : _mm512_srli_epi16(x.v, kShift);
+  return {_mm512_and_si512(low, _mm512_set1_epi8((1 << kBits) - 1))};
 }
 inline __m512i broadcast_word(const void* p) {
   int32_t word;

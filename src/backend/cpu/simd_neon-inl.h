@@ -235,10 +235,15 @@ inline Register load_register(const void* p) {
   const auto* bytes = static_cast<const uint8_t*>(p);
   return {{vld1q_u8(bytes), vld1q_u8(bytes + 16)}};
 }
-inline Register low_nibbles(Register x) {
-  return {{vandq_u8(x.v[0], vdupq_n_u8(15)), vandq_u8(x.v[1], vdupq_n_u8(15))}};
+/// Bits [kShift, kShift + kBits) of each byte.
+template <int kShift, int kBits>
+inline Register bits_at(Register x) {
+  const auto of = [](uint8x16_t bytes) {
+    if constexpr (kShift > 0) bytes = vshrq_n_u8(bytes, kShift);
+    return vandq_u8(bytes, vdupq_n_u8((1 << kBits) - 1));
+  };
+  return {{of(x.v[0]), of(x.v[1])}};
 }
-inline Register high_nibbles(Register x) { return {{vshrq_n_u8(x.v[0], 4), vshrq_n_u8(x.v[1], 4)}}; }
 /// 128·Σ q·a + Σ q·b.
 inline Wide join(Narrow a, Narrow b) {
   return {{vaddq_s32(vshlq_n_s32(a.v[0], 7), b.v[0]), vaddq_s32(vshlq_n_s32(a.v[1], 7), b.v[1])}};

@@ -232,14 +232,11 @@ inline Register load_register(const void* p) {
   std::memcpy(out.v, p, 64);
   return out;
 }
-inline Register low_nibbles(const Register& x) {
+/// Bits [kShift, kShift + kBits) of each byte.
+template <int kShift, int kBits>
+inline Register bits_at(const Register& x) {
   Register out;
-  for (int i = 0; i < 64; ++i) out.v[i] = x.v[i] & 15U;
-  return out;
-}
-inline Register high_nibbles(const Register& x) {
-  Register out;
-  for (int i = 0; i < 64; ++i) out.v[i] = static_cast<uint8_t>(x.v[i] >> 4);
+  for (int i = 0; i < 64; ++i) out.v[i] = (x.v[i] >> kShift) & ((1U << kBits) - 1);
   return out;
 }
 
