@@ -20,39 +20,32 @@ inline int64_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 64 
 /// One row leaves the memory waiting; what is asked for this far ahead has come when its turn does.
 inline constexpr int64_t kPrefetchBytes = 4608;
 
-/// d[r] += Σ q·n of one group and plane of B bits: exact, whatever the order.
-template <int B, int R>
-inline void plane_sums(const uint8_t* q, int64_t group, const uint8_t* const (&numbers)[R], I (&d)[R]) {
-  constexpr int kFields = 8 / B;
-  const int64_t blocks = group * B / 32;
-  const int64_t at_once = B == 4 && kBlocksInNarrow < blocks ? kBlocksInNarrow : blocks;
+/// d[r] = Σ q·n of one group and plane of 4 bits: exact, whatever the order.
+template <int R>
+inline void nibble_sums(const uint8_t* q, int64_t group, const uint8_t* const (&numbers)[R], I (&d)[R]) {
+  const int64_t blocks = group / 8;
   for_halves([&](auto half) {
     constexpr int kHalf = decltype(half)::value;
     const uint8_t* from = q + kHalf * static_cast<int>(sizeof(Register));
-    for (int64_t begin = 0; begin < blocks; begin += at_once) {
+    for (int64_t begin = 0; begin < blocks; begin += kBlocksInNarrow) {
+      const int64_t end = blocks < begin + kBlocksInNarrow ? blocks : begin + kBlocksInNarrow;
       // Two chains each for a single row: one would wait for its own last sum.
       constexpr int kChains = R == 1 ? 2 : 1;
       Narrow a[R][kChains] = {};
       Narrow b[R][kChains] = {};
-      const auto add_block = [&](int64_t s) {
+      for_unrolled(begin, end, [&](int64_t s) {
         const Register packed = load_register(from + s * 64);
+        const Register low = bits_at<0, 4>(packed);
+        const Register high = bits_at<4, 4>(packed);
         if (kHalf == 0) prefetch(from + s * 64 + kPrefetchBytes);
-        for_fields<kFields>([&](auto field) {
-          constexpr int kField = decltype(field)::value;
-          constexpr int kChain = kField % kChains;
-          const Register values = bits_at<B * kField, B>(packed);
-          for (int r = 0; r < R; ++r) {
-            const uint8_t* n = numbers[r] + 8 * kFields * s + 16 * (kField / 2) + 4 * (kField % 2);
-            a[r][kChain] = dot4(a[r][kChain], values, n);
-            b[r][kChain] = dot4(b[r][kChain], values, n + 8);
-          }
-        });
-      };
-      if constexpr (B == 4) {
-        for_unrolled(begin, begin + at_once, add_block);
-      } else {
-        for (int64_t s = begin; s < begin + at_once; ++s) add_block(s);
-      }
+        for (int r = 0; r < R; ++r) {
+          const uint8_t* n = numbers[r] + 16 * s;
+          a[r][0] = dot4(a[r][0], low, n);
+          b[r][0] = dot4(b[r][0], low, n + 8);
+          a[r][kChains - 1] = dot4(a[r][kChains - 1], high, n + 4);
+          b[r][kChains - 1] = dot4(b[r][kChains - 1], high, n + 12);
+        }
+      });
       for (int r = 0; r < R; ++r) {
         for (int c = 0; c < kChains; ++c) add_half<kHalf>(d[r], join(a[r][c], b[r][c]));
       }
@@ -60,21 +53,49 @@ inline void plane_sums(const uint8_t* q, int64_t group, const uint8_t* const (&n
   });
 }
 
-/// d[r] = Σ q·n of one group and part of 1 to 4 bits.
+/// The same of a plane of B = 1 or 2 bits, added to d.
+template <int B, int R>
+inline void thin_sums(const uint8_t* q, int64_t group, const uint8_t* const (&numbers)[R], I (&d)[R]) {
+  constexpr int kFields = 8 / B;
+  for_halves([&](auto half) {
+    constexpr int kHalf = decltype(half)::value;
+    const uint8_t* from = q + kHalf * static_cast<int>(sizeof(Register));
+    Narrow a[R] = {};
+    Narrow b[R] = {};
+    for (int64_t s = 0; s < group * B / 32; ++s) {
+      const Register packed = load_register(from + s * 64);
+      if (kHalf == 0) prefetch(from + s * 64 + kPrefetchBytes);
+      for_fields<kFields>([&](auto field) {
+        constexpr int kField = decltype(field)::value;
+        const Register values = bits_at<B * kField, B>(packed);
+        for (int r = 0; r < R; ++r) {
+          const uint8_t* n = numbers[r] + 8 * kFields * s + 16 * (kField / 2) + 4 * (kField % 2);
+          a[r] = dot4(a[r], values, n);
+          b[r] = dot4(b[r], values, n + 8);
+        }
+      });
+    }
+    for (int r = 0; r < R; ++r) add_half<kHalf>(d[r], join(a[r], b[r]));
+  });
+}
+
+/// The same of a part of 1 to 3 bits. Apart from its callers, whose loops over nibbles it would slow down.
 template <int R>
-inline void part_sums(const uint8_t* q, int64_t group, int bits, const uint8_t* const (&numbers)[R],
-                      I (&d)[R]) {
-  if (bits == 4) {
-    plane_sums<4, R>(q, group, numbers, d);
-    return;
-  }
-  if (bits != 2) plane_sums<1, R>(q, group, numbers, d);
-  if (bits == 1) return;
-  if (bits == 3) {
+[[gnu::noinline]] void narrow_part_sums(const uint8_t* q, int64_t group, int bits,
+                                        const uint8_t* const (&numbers)[R], I (&d)[R]) {
+  if (bits != 2) {
+    thin_sums<1, R>(q, group, numbers, d);
+    if (bits == 1) return;
     for (int r = 0; r < R; ++r) d[r] = shift_left<2>(d[r]);
     q += group * 2;
   }
-  plane_sums<2, R>(q, group, numbers, d);
+  thin_sums<2, R>(q, group, numbers, d);
+}
+
+/// acc[r] = fma(s·weight·u, d[r], acc[r])
+template <int R>
+inline void add_sums(F s, float weight, const ProductRow* rows, int64_t g, const I (&d)[R], F (&acc)[R]) {
+  for (int r = 0; r < R; ++r) acc[r] = fma(s * all(weight * rows[r].unit[g]), to_float(d[r]), acc[r]);
 }
 
 template <int R>
@@ -85,14 +106,18 @@ inline void affine_group(const TileLayout& w, const uint8_t* at, const ProductRo
   const F b = load_scales(scales + scale_bytes(w.scale), w.scale);
   const uint8_t* numbers[R];
   for (int r = 0; r < R; ++r) numbers[r] = rows[r].numbers + 2 * g * w.group;
-  const auto add_part = [&](int bits, float weight) {
+  if (w.bits % 4 != 0) {
+    const int part = w.bits % 4;
     I d[R] = {};
-    part_sums<R>(at, w.group, bits, numbers, d);
-    at += w.group * bits * 2;
-    for (int r = 0; r < R; ++r) acc[r] = fma(s * all(weight * rows[r].unit[g]), to_float(d[r]), acc[r]);
-  };
-  if (w.bits > 4) add_part(w.bits - 4, 16.0F);
-  add_part(w.bits < 4 ? w.bits : 4, 1.0F);
+    narrow_part_sums<R>(at, w.group, part, numbers, d);
+    add_sums<R>(s, w.bits > 4 ? 16.0F : 1.0F, rows, g, d, acc);
+    at += w.group * part * 2;
+  }
+  for (int nibbles = w.bits / 4; nibbles > 0; --nibbles, at += w.group * 8) {
+    I d[R] = {};
+    nibble_sums<R>(at, w.group, numbers, d);
+    add_sums<R>(s, nibbles == 2 ? 16.0F : 1.0F, rows, g, d, acc);
+  }
   for (int r = 0; r < R; ++r) acc[r] = fma(b * all(rows[r].unit[g]), all(rows[r].sum[g]), acc[r]);
 }
 
