@@ -160,6 +160,7 @@ Result<void> load(const BenchArguments& arguments, std::span<const BenchTest> te
   model.config = opened.config;
   ExecutorOptions executor;
   TERCET_TRY(executor.limits, limits_of(arguments, tests, model.config));
+  TERCET_TRY_VOID(check_memory(opened, arguments.model, executor.limits));
   const std::optional<CpuLevel> level = level_of(arguments);
   TERCET_TRY(model.setting, describe(arguments, opened, level));
   const auto plain_ops = [level](int threads) {

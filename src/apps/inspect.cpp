@@ -99,13 +99,6 @@ nlohmann::ordered_json to_json(const Findings& f) {
           {"odd", f.odd}};
 }
 
-std::string readable(int64_t bytes) {
-  if (bytes >= int64_t{1} << 30) return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
-  if (bytes >= 1 << 20) return fmt::format("{:.2f} MiB", static_cast<double>(bytes) / (1 << 20));
-  if (bytes >= 1 << 10) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / (1 << 10));
-  return fmt::format("{} B", bytes);
-}
-
 std::string readable_count(int64_t count) {
   if (count >= 1'000'000'000) return fmt::format("{:.2f} B", static_cast<double>(count) / 1e9);
   if (count >= 1'000'000) return fmt::format("{:.2f} M", static_cast<double>(count) / 1e6);

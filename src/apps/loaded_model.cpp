@@ -1,9 +1,14 @@
 #include "apps/loaded_model.h"
 
+#include <string>
+
+#include "apps/numbers.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/reference/reference_ops.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/threads.h"
+#include "model/hy_v3/inventory.h"
 #include "model/hy_v3/synthetic_model.h"
 #include "weights/checkpoint.h"
 
@@ -26,6 +31,26 @@ Result<OpenedModel> open_model(const ModelOptions& options) {
   return model;
 }
 
+Result<void> check_memory(const OpenedModel& model, const ModelOptions& options,
+                          const hy_v3::RankLimits& limits) {
+  const TensorSource& tensors = *model.checkpoint.tensors;
+  TERCET_TRY(const hy_v3::ModelNames names, hy_v3::resolve_names(model.config, tensors));
+  TERCET_TRY(const auto inventory, hy_v3::take_inventory(model.config, names, tensors));
+  const int64_t tokens = int64_t{limits.pages} * kPageTokens;
+  const hy_v3::MemoryPlan plan = hy_v3::plan_memory(model.config, inventory, tokens, limits.max_rows);
+  const int64_t available = available_memory();
+  if (plan.total() <= available) return {};
+  const int64_t left = available - plan.weights - plan.scratch;
+  const std::string fits = left < plan.cache_per_token * kPageTokens
+                               ? std::string("even without a cache it does not fit")
+                               : fmt::format("a cache of {} tokens would fit",
+                                             left / plan.cache_per_token / kPageTokens * kPageTokens);
+  return fail(
+      "{}: needs {} of memory (weights {}, KV cache of {} tokens {}, scratch {}), {} are available: {}",
+      options.model, readable(plan.total()), readable(plan.weights), tokens, readable(plan.cache),
+      readable(plan.scratch), readable(available), fits);
+}
+
 Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& limits, const Console& console) {
   if (options.verbose) set_log_level(LogLevel::info);
   TERCET_TRY(const OpenedModel opened, open_model(options));
@@ -39,6 +64,7 @@ Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& lim
   executor.limits.max_rows = options.chunk > 0 ? options.chunk : limits.max_rows;
   executor.limits.pages = static_cast<int32_t>((limits.cache_tokens + kPageTokens - 1) / kPageTokens);
   executor.limits.mtp = limits.mtp;
+  TERCET_TRY_VOID(check_memory(opened, options, executor.limits));
   const bool reference = options.backend == "reference";
   executor.make_ops = [reference](int threads) {
     return reference ? make_reference_ops(threads) : make_cpu_ops(threads);

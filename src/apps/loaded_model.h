@@ -35,6 +35,10 @@ struct OpenedModel {
 /// A path's checkpoint or a synthetic one. Errors of the config name its file.
 Result<OpenedModel> open_model(const ModelOptions& options);
 
+/// Refuses, before weights are read, what will not fit into the memory that is left, and says what would.
+Result<void> check_memory(const OpenedModel& model, const ModelOptions& options,
+                          const hy_v3::RankLimits& limits);
+
 /// The options' threads, or all that this process may use.
 int thread_count(const ModelOptions& options);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -15,5 +16,8 @@ Result<int64_t> parse_whole(std::string_view text);
 
 /// A finite decimal number: 0.7, -1, 1e-3.
 Result<double> parse_real(std::string_view text);
+
+/// As people write sizes: "1.5 GiB".
+std::string readable(int64_t bytes);
 
 }  // namespace tercet
