@@ -26,7 +26,7 @@ def sources():
     folders = ("base", "tensor", "ops", "backend/reference", "backend/cpu")
     files = [f for folder in folders for f in sorted((ROOT / "src" / folder).glob("*.cpp"))]
     own = [f for f in files if not OTHER_PROCESSORS.search(f.name)
-           and (not f.name.endswith("_test.cpp") or f.parent.name == "cpu")]
+           and (not f.name.endswith("_test.cpp") or f.parent.name == "cpu" or f.name.startswith("backend_"))]
     return own + [f"/usr/src/googletest/{name}" for name in GOOGLE]
 
 

@@ -1,14 +1,12 @@
-#include "backend/cpu/attention.h"
-
 #include <algorithm>
 
-#include "backend/cpu/test_pair.h"
+#include "backend/reference/test_pair.h"
 
-namespace tercet::cpu {
+namespace tercet::backend_test {
 namespace {
 
-using AttentionTest = EveryLevel;
-TERCET_EVERY_LEVEL(AttentionTest);
+using AttentionTest = EveryBackend;
+TERCET_EVERY_BACKEND(AttentionTest);
 
 constexpr float kEps = 1e-5F;
 constexpr RopeParams kRope{11158840.0};
@@ -160,8 +158,8 @@ TEST_P(AttentionTest, CopiedPages) {
   both.step(chunk(100, 2), both.rows(2, 82), "the original");
 }
 
-TEST(Cache, TakesTheBytesThatAreStated) {
-  const auto ops = make_cpu_ops(1);
+TEST_P(AttentionTest, CacheTakesTheBytesThatAreStated) {
+  const auto ops = fast(1);
   const int64_t before = ops->allocated();
   const auto cache = ops->make_cache(3, 2, 5);
   EXPECT_EQ(cache->bytes, kv_cache_bytes(3, 2, 5));
@@ -169,4 +167,4 @@ TEST(Cache, TakesTheBytesThatAreStated) {
 }
 
 }  // namespace
-}  // namespace tercet::cpu
+}  // namespace tercet::backend_test

@@ -1,12 +1,10 @@
-#include "backend/cpu/products.h"
+#include "backend/reference/test_pair.h"
 
-#include "backend/cpu/test_pair.h"
-
-namespace tercet::cpu {
+namespace tercet::backend_test {
 namespace {
 
-using ProductsTest = EveryLevel;
-TERCET_EVERY_LEVEL(ProductsTest);
+using ProductsTest = EveryBackend;
+TERCET_EVERY_BACKEND(ProductsTest);
 
 /// One below, at and above every number of rows at which a kernel changes or a step ends.
 constexpr int64_t kRowCounts[] = {1,  2,  3,  4,  5,   6,   7,   8,   9,   15,  16,  17, 31,
@@ -112,6 +110,24 @@ TEST_P(ProductsTest, GateAndUpAlikeOrOfDifferentForms) {
   }
 }
 
+/// The most leaves that there are, in the largest blocks that a kernel may have.
+TEST_P(ProductsTest, GateAndUpOfEightLeaves) {
+  const auto ops = fast();
+  for (const int bits : {4, 8}) {
+    const TestMatrix gate(32, 4096, bits, 64, 30), up(32, 4096, bits, 64, 31);
+    const MatrixData parts[] = {gate.data, up.data};
+    for (const int64_t rows : {1, 5, 17}) {
+      TestRows h = hard_rows(rows, 4096, 8);
+      TestRows expected(rows, 32), a(rows, 32);
+      const auto plain_step = reference_->begin(plain_batch(rows));
+      const auto step = ops->begin(plain_batch(rows));
+      reference_->gate_up(*plain_step, h.view(), *reference_->pack_linear(parts), expected.view());
+      ops->gate_up(*step, h.view(), *ops->pack_linear(parts), a.view());
+      EXPECT_TRUE(a == expected) << bits << " bits, " << rows << " rows";
+    }
+  }
+}
+
 /// What is not finite, or too large, fails its own row alone: affine weights by its largest value, floats by
 /// its norm.
 TEST_P(ProductsTest, FailedRowsTouchNoOther) {
@@ -136,18 +152,5 @@ TEST_P(ProductsTest, FailedRowsTouchNoOther) {
   }
 }
 
-TEST(Packing, TakesNoMoreThanTwoHundredthsMoreThanTheCheckpoint) {
-  const auto ops = make_cpu_ops(1);
-  for (const int bits : {2, 3, 4, 5, 6, 8, 0}) {
-    const TestMatrix w(256, 512, bits, 64, 29);
-    const int64_t before = ops->allocated();
-    const auto packed = ops->pack_linear({&w.data, 1});
-    const auto checkpoint = static_cast<double>(w.values.size() + w.scales.size() + w.biases.size());
-    EXPECT_EQ(ops->allocated() - before, packed->bytes);
-    EXPECT_GE(static_cast<double>(packed->bytes), checkpoint);
-    EXPECT_LE(static_cast<double>(packed->bytes), 1.02 * checkpoint) << bits;
-  }
-}
-
 }  // namespace
-}  // namespace tercet::cpu
+}  // namespace tercet::backend_test

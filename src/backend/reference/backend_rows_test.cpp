@@ -1,12 +1,11 @@
 // Operations between products: embeddings, norms, the MTP layer's input.
-#include "backend/cpu/self_check.h"
-#include "backend/cpu/test_pair.h"
+#include "backend/reference/test_pair.h"
 
-namespace tercet::cpu {
+namespace tercet::backend_test {
 namespace {
 
-using RowsTest = EveryLevel;
-TERCET_EVERY_LEVEL(RowsTest);
+using RowsTest = EveryBackend;
+TERCET_EVERY_BACKEND(RowsTest);
 
 TEST_P(RowsTest, NormsOfEveryWidth) {
   const auto ops = fast();
@@ -58,8 +57,8 @@ TEST_P(RowsTest, EmbeddingsAndTheInputOfMtp) {
   }
 }
 
-TEST(Memory, IsCountedAndHoldsWhatIsPutThere) {
-  const auto ops = make_cpu_ops(1);
+TEST_P(RowsTest, MemoryIsCountedAndHoldsWhatIsPutThere) {
+  const auto ops = fast(1);
   const int64_t before = ops->allocated();
   {
     const Buffer buffer = ops->allocate(100);
@@ -73,39 +72,5 @@ TEST(Memory, IsCountedAndHoldsWhatIsPutThere) {
   EXPECT_EQ(ops->allocated(), before);
 }
 
-TEST(SelfCheck, PassesForEveryLevelOfThisMachine) {
-  for (const CpuLevel level : available_levels()) {
-    EXPECT_EQ(failing_kernels(kernels_of(level)), std::vector<std::string>{}) << kernels_of(level).name;
-  }
-}
-
-/// A kernel that is wrong in one place must be found, whichever it is.
-TEST(SelfCheck, FindsAWrongKernel) {
-  static const Kernels& good = kernels_of(CpuLevel::portable);
-  Kernels bad = good;
-  bad.product = [](const TileLayout& w, const uint8_t* tile, const ProductRow* rows, int64_t count) {
-    good.product(w, tile, rows, count);
-    rows[count - 1].y[15] += 0x1p-20F;
-  };
-  EXPECT_EQ(failing_kernels(bad), std::vector<std::string>{"products"});
-  bad = good;
-  bad.attend_block = [](const int16_t* q, const float* size, int heads, const KeyBlock& block, int visible,
-                        Partial* spans) {
-    good.attend_block(q, size, heads, block, visible, spans);
-    spans[heads - 1].l *= 1.0F + 0x1p-20F;
-  };
-  EXPECT_EQ(failing_kernels(bad), std::vector<std::string>{"attention"});
-  bad = good;
-  bad.rms_norm = [](const float* x, const float* weight, int64_t k, float, float* h) {
-    good.rms_norm(x, weight, k, 2e-5F, h);
-  };
-  EXPECT_EQ(failing_kernels(bad), std::vector<std::string>{"norms, RoPE and SwiGLU"});
-  bad = good;
-  bad.mass_sum = [](const float* x, int64_t count, float max) {
-    return good.mass_sum(x, count, max) + (uint64_t{1} << 30);
-  };
-  EXPECT_EQ(failing_kernels(bad), std::vector<std::string>{"log-probabilities"});
-}
-
 }  // namespace
-}  // namespace tercet::cpu
+}  // namespace tercet::backend_test

@@ -1,20 +1,24 @@
-// The CPU backend beside the reference, on the same data: every operation must leave the same bytes.
+// A backend beside the reference, on the same data: every operation must leave the same bytes. The cases lie
+// beside this header (backend_*_test.cpp); each backend's test program compiles them and says what to test.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <limits>
 #include <numeric>
+#include <ostream>
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_ops.h"
 #include "backend/reference/hard_rows.h"
 #include "backend/reference/reference_ops.h"
+#include "base/error.h"
 #include "base/philox.h"
 #include "tensor/dtype.h"
 
-namespace tercet::cpu {
+namespace tercet::backend_test {
 
 /// A random matrix as a checkpoint holds it. Some q are all largest, some scales and biases are extreme.
 struct TestMatrix {
@@ -117,19 +121,33 @@ inline Batch plain_batch(int64_t rows) {
   return batch;
 }
 
-/// A test for each level that this machine has.
-class EveryLevel : public testing::TestWithParam<CpuLevel> {
- protected:
-  std::unique_ptr<Ops> reference_ = make_reference_ops(2);
-
-  std::unique_ptr<Ops> fast(int threads = 2) const { return make_cpu_ops(threads, GetParam()); }
+/// A backend that reads and writes plain memory. An error: this machine lacks what it needs.
+struct Backend {
+  std::string name;
+  std::function<Result<std::unique_ptr<Ops>>(int threads)> make;
 };
 
-inline std::string level_name(const testing::TestParamInfo<CpuLevel>& info) {
-  return kernels_of(info.param).name;
-}
+inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
 
-#define TERCET_EVERY_LEVEL(suite) \
-  INSTANTIATE_TEST_SUITE_P(Levels, suite, testing::ValuesIn(available_levels()), level_name)
+/// What the program at hand tests. Defined by each of them.
+std::vector<Backend> backends_under_test();
 
-}  // namespace tercet::cpu
+/// A test for each of them.
+class EveryBackend : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    const auto ops = GetParam().make(1);
+    if (!ops) GTEST_SKIP() << ops.error().message;
+  }
+
+  std::unique_ptr<Ops> reference_ = make_reference_ops(2);
+
+  std::unique_ptr<Ops> fast(int threads = 2) const { return std::move(*GetParam().make(threads)); }
+};
+
+inline std::string backend_name(const testing::TestParamInfo<Backend>& info) { return info.param.name; }
+
+#define TERCET_EVERY_BACKEND(suite) \
+  INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(backends_under_test()), backend_name)
+
+}  // namespace tercet::backend_test

@@ -1,15 +1,13 @@
-#include "backend/cpu/experts.h"
-
 #include <memory>
 
-#include "backend/cpu/test_pair.h"
 #include "backend/reference/router.h"
+#include "backend/reference/test_pair.h"
 
-namespace tercet::cpu {
+namespace tercet::backend_test {
 namespace {
 
-using ExpertsTest = EveryLevel;
-TERCET_EVERY_LEVEL(ExpertsTest);
+using ExpertsTest = EveryBackend;
+TERCET_EVERY_BACKEND(ExpertsTest);
 
 struct Layer {
   std::vector<std::unique_ptr<TestMatrix>> memory;
@@ -138,18 +136,5 @@ TEST_P(ExpertsTest, TheRouterChoosesAsTheReferenceDoes) {
   }
 }
 
-TEST(ChooseExperts, TiesGoToTheLowerIndex) {
-  const std::vector<float> logits = {0.5F, 2.0F, 0.5F, 2.0F, -1.0F};
-  const std::vector<float> bias(5, 0.0F);
-  const RouterParams params{3, 1.0F, true};
-  std::vector<float> score(5), biased(5), weights(3), expected_weights(3);
-  std::vector<int32_t> experts(3), expected(3);
-  choose_experts(kernels_of(CpuLevel::portable), logits, bias, params, score, biased, experts, weights);
-  reference::choose_experts(logits, bias, params, expected, expected_weights);
-  EXPECT_EQ(experts, (std::vector<int32_t>{0, 1, 3}));
-  EXPECT_EQ(experts, expected);
-  EXPECT_EQ(weights, expected_weights);
-}
-
 }  // namespace
-}  // namespace tercet::cpu
+}  // namespace tercet::backend_test
