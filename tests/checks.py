@@ -20,7 +20,7 @@ LAYERS = {
     "ops": ["tensor"],
     "backend/reference": ["ops"],
     "backend/cpu": ["ops", "backend/reference"],
-    "backend/cuda": ["ops"],
+    "backend/cuda": ["ops", "backend/reference"],
     "comm": ["ops"],
     "model/hy_v3": ["ops", "comm", "weights"],
     "kv": ["base"],

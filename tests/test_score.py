@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -64,9 +65,32 @@ def test_bf16_twin_is_near_float32(tercet, model, tmp_path):
     assert divergence(tercet, f"{GOLDEN}:bf16", out)[0] <= 0.0012
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def skip_without_gpu():
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("no NVIDIA GPU on this machine")
+
+
+def test_tiny_has_the_golden_digests_on_a_gpu(tercet, model):
+    skip_without_gpu()
+    result = tercet("score", model, GOLDEN, "--mtp", "--digest", "--backend", "cuda", timeout=1800)
+    assert result.returncode == 0, result.stderr
+    assert digests(result.stdout) == DIGESTS["models/hy3-tiny"]
+
+
+def test_a_missing_gpu_is_one_clear_error(tercet, model):
+    if shutil.which("nvidia-smi") is not None:
+        pytest.skip("this machine has a GPU")
+    result = tercet("score", model, PROMPTS, "--backend", "cuda")
+    assert result.returncode == 1 and result.stderr.count("\n") == 1
+    assert re.search(r"--backend cuda: (no NVIDIA driver is installed|CUDA: |this program was built without CUDA)",
+                     result.stderr)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference", "cuda"])
 @pytest.mark.parametrize("name", [name for name in DIGESTS if name.startswith("synthetic:")])
 def test_true_shapes_have_the_golden_digests(tercet, full, name, backend):
+    if backend == "cuda":
+        skip_without_gpu()
     if not full and name in ("synthetic:hy3:4", "synthetic:hy-mt2-30b:6"):
         pytest.skip("needs 16 GB of memory: ./test --full")
     wanted = DIGESTS[name]

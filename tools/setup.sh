@@ -72,6 +72,32 @@ ensure_build_tools() {
   ensure_cargo
 }
 
+# NVIDIA's compiler as it comes to PyPI, in .cuda, where no toolkit is installed. Sets $cuda to ON, or to OFF where
+# there is none for this processor.
+cuda=AUTO
+ensure_cuda() {
+  local folder=$root/.cuda nvidia=$root/.cuda/nvidia/cu13 name packages=()
+  cuda=ON
+  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] && return
+  [ -f "$folder/complete" ] && return
+  if [ "$(uname -m)" != x86_64 ]; then
+    say "no CUDA toolkit is installed; testing without"
+    cuda=OFF
+    return
+  fi
+  say "fetching NVIDIA's CUDA compiler (270 MB)"
+  for name in nvcc nvvm crt runtime cccl; do
+    [ $name = nvvm ] && packages+=("nvidia-nvvm==13.0.*") || packages+=("nvidia-cuda-$name==13.0.*")
+  done
+  rm -rf "$folder"
+  "$root/.venv/bin/pip" install -q --disable-pip-version-check --no-deps --only-binary=:all: --target "$folder" \
+    "${packages[@]}" >&2 || die "NVIDIA's compiler could not be fetched"
+  # Two links that its own installer would make.
+  ln -s lib "$nvidia/lib64"
+  ln -s libcudart.so.13 "$nvidia/lib/libcudart.so"
+  touch "$folder/complete"
+}
+
 # configure on|off: with or without the tests; a build that has them keeps them.
 configure() {
   local build=$root/build/release cache=$root/build/release/CMakeCache.txt
@@ -79,8 +105,9 @@ configure() {
     say "this folder was moved; building anew"
     rm -rf "$build"
   fi
-  if [ ! -f "$build/build.ninja" ] || { [ "$1" = on ] && ! grep -qxi 'TERCET_TESTS:BOOL=on' "$cache"; }; then
-    (cd "$root" && cmake --preset release -DTERCET_TESTS="$1" >&2) || die "CMake could not configure the build"
+  if [ ! -f "$build/build.ninja" ] || { [ "$1" = on ] && ! grep -qxi 'TERCET_TESTS:BOOL=on' "$cache"; } ||
+    { [ $cuda != AUTO ] && ! grep -qx "TERCET_CUDA:STRING=$cuda" "$cache"; }; then
+    (cd "$root" && cmake --preset release -DTERCET_TESTS="$1" -DTERCET_CUDA=$cuda >&2) || die "CMake could not configure the build"
   fi
 }
 

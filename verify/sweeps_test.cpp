@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cuda/cuda_ops.h"
 #include "backend/reference/reference_ops.h"
 #include "base/check.h"
 #include "harness.h"
@@ -27,6 +28,7 @@ struct Backend {
 
 const Backend kReference{"reference", make_reference_ops};
 const Backend kCpu{"cpu", [](int threads) { return make_cpu_ops(threads); }};
+const Backend kCuda{"cuda", [](int) { return std::move(*make_cuda_ops()); }};
 
 std::string name_of(const testing::TestParamInfo<Backend>& backend) { return backend.param.name; }
 
@@ -41,7 +43,11 @@ class Tiny : public testing::TestWithParam<Backend> {
     scores_ = score_together(*reference, {begin}, 512, true).front();
   }
   static void TearDownTestSuite() { delete model_; }
-  void SetUp() override { executor_ = load(*model_, {.mtp = true}, GetParam().make); }
+  void SetUp() override {
+    const auto device = cuda_device();
+    if (GetParam().name == kCuda.name && !device) GTEST_SKIP() << device.error().message;
+    executor_ = load(*model_, {.mtp = true}, GetParam().make);
+  }
   static std::vector<int32_t> first(int32_t count) { return {tokens_.begin(), tokens_.begin() + count}; }
   static Scores of_first(int32_t count) {
     const auto vocabulary = static_cast<size_t>(model_->config.vocab_size);
@@ -83,12 +89,12 @@ TEST(EveryLevel, GivesTheBitsOfTrueShapes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Tiny, testing::Values(kReference, kCpu), name_of);
+INSTANTIATE_TEST_SUITE_P(Backends, Tiny, testing::Values(kReference, kCpu, kCuda), name_of);
 
 TEST_P(Tiny, ChunksOfAnyLength) {
   for (const int32_t chunk : {1, 2, 3, 7, 16, 63, 64, 65, 255, 256, 257}) {
     // Small chunks need not go as far to cross blocks, spans and pages.
-    const int32_t count = full() || chunk >= 63 || GetParam().name == kCpu.name ? 512 : 300;
+    const int32_t count = full() || chunk >= 63 || GetParam().name != kReference.name ? 512 : 300;
     EXPECT_EQ(score_together(*executor_, {first(count)}, chunk, true).front(), of_first(count)) << chunk;
   }
 }
@@ -114,6 +120,7 @@ TEST_P(Tiny, AfterACachedPrefixOfAnyLength) {
 }
 
 TEST_P(Tiny, AnyPlacement) {
+  if (GetParam().name == kCuda.name) GTEST_SKIP() << "one GPU is one rank";
   for (const auto& [stages, shards] : {std::pair{2, 1}, {3, 1}, {5, 1}, {1, 2}, {2, 2}, {3, 2}}) {
     const auto placed = load(*model_, {.stages = stages, .shards = shards, .mtp = true}, GetParam().make);
     EXPECT_EQ(score_together(*placed, {first(200)}, 67, true).front(), of_first(200))
@@ -211,6 +218,12 @@ TEST_P(Shapes, HaveTheSameBitsHoweverTheyAreRun) {
     const auto make = [level](int threads) { return make_cpu_ops(threads, level); };
     const auto forced = load(model, {.pages = 16, .mtp = mtp}, make);
     EXPECT_EQ(score_together(*forced, {tokens}, 37, mtp).front(), right) << cpu::kernels_of(level).name;
+  }
+  if (cuda_device()) {
+    const auto gpu = load(model, {.max_rows = 330, .pages = 16, .mtp = mtp}, kCuda.make);
+    for (const int32_t chunk : {1, 3, 13, 64, 150}) {
+      EXPECT_EQ(score_together(*gpu, {tokens}, chunk, mtp).front(), right) << chunk << " on the GPU";
+    }
   }
   const auto other = made_up_tokens(90, executor->vocabulary(), 8);
   EXPECT_EQ(score_together(*executor, {other, tokens, other}, 110, mtp)[1], right);

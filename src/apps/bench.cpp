@@ -11,7 +11,7 @@
 #include "apps/loaded_model.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/self_check.h"
-#include "backend/reference/reference_ops.h"
+#include "backend/cuda/cuda_ops.h"
 #include "base/log.h"
 #include "engine/local_executor.h"
 #include "model/hy_v3/inventory.h"
@@ -96,9 +96,9 @@ int32_t chunk_of(const BenchArguments& arguments) {
 }
 
 /// The instruction set that is asked for, else the fastest one that gives the reference's bits; nothing for
-/// the reference backend.
-std::optional<CpuLevel> level_of(const BenchArguments& arguments) {
-  if (arguments.model.backend == "reference") return std::nullopt;
+/// other backends.
+std::optional<CpuLevel> level_of(const BenchArguments& arguments, BackendKind backend) {
+  if (backend != BackendKind::cpu) return std::nullopt;
   std::vector<CpuLevel> levels = cpu::available_levels();
   std::reverse(levels.begin(), levels.end());
   const auto wanted = std::find_if(levels.begin(), levels.end(), [&](CpuLevel level) {
@@ -133,7 +133,7 @@ Result<hy_v3::RankLimits> limits_of(const BenchArguments& arguments, std::span<c
   return limits;
 }
 
-Result<BenchSetting> describe(const BenchArguments& arguments, const OpenedModel& opened,
+Result<BenchSetting> describe(const BenchArguments& arguments, const OpenedModel& opened, BackendKind backend,
                               std::optional<CpuLevel> level) {
   const TensorSource& source = *opened.checkpoint.tensors;
   TERCET_TRY(const hy_v3::ModelNames names, hy_v3::resolve_names(opened.config, source));
@@ -149,6 +149,14 @@ Result<BenchSetting> describe(const BenchArguments& arguments, const OpenedModel
   setting.processor = processor_name();
   setting.kernels = level ? cpu::kernels_of(*level).name : "reference";
   setting.threads = thread_count(arguments.model);
+  if (backend == BackendKind::cuda) {
+    TERCET_TRY(const CudaDevice device, cuda_device());
+    setting.processor = device.name;
+    setting.kernels = "cuda";
+    TERCET_TRY(setting.bandwidth, cuda_read_bandwidth());
+  } else {
+    setting.bandwidth = read_bandwidth(setting.threads);
+  }
   setting.chunk = chunk_of(arguments);
   return setting;
 }
@@ -160,13 +168,12 @@ Result<void> load(const BenchArguments& arguments, std::span<const BenchTest> te
   model.config = opened.config;
   ExecutorOptions executor;
   TERCET_TRY(executor.limits, limits_of(arguments, tests, model.config));
-  TERCET_TRY_VOID(check_memory(opened, arguments.model, executor.limits));
-  const std::optional<CpuLevel> level = level_of(arguments);
-  TERCET_TRY(model.setting, describe(arguments, opened, level));
-  const auto plain_ops = [level](int threads) {
-    return level ? make_cpu_ops(threads, level) : make_reference_ops(threads);
+  TERCET_TRY(const BackendKind backend, choose_backend(arguments.model, opened, executor.limits));
+  const std::optional<CpuLevel> level = level_of(arguments, backend);
+  TERCET_TRY(model.setting, describe(arguments, opened, backend, level));
+  const auto plain_ops = [&](int threads) {
+    return level ? make_cpu_ops(threads, level) : make_ops(backend, threads, arguments.profile);
   };
-  model.setting.bandwidth = read_bandwidth(model.setting.threads);
   model.setting.multiply = multiply_rate(*plain_ops(model.setting.threads));
 
   executor.stages = arguments.model.pipeline_stages;

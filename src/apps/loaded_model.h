@@ -35,9 +35,16 @@ struct OpenedModel {
 /// A path's checkpoint or a synthetic one. Errors of the config name its file.
 Result<OpenedModel> open_model(const ModelOptions& options);
 
-/// Refuses, before weights are read, what will not fit into the memory that is left, and says what would.
-Result<void> check_memory(const OpenedModel& model, const ModelOptions& options,
-                          const hy_v3::RankLimits& limits);
+/// Where a model runs.
+enum class BackendKind : uint8_t { cuda, cpu, reference };
+
+/// What `--backend` means on this machine for that model. Errors: no GPU where one is asked for, ranks that
+/// share one, and, before weights are read, too little memory, with what would fit.
+Result<BackendKind> choose_backend(const ModelOptions& options, const OpenedModel& model,
+                                   const hy_v3::RankLimits& limits);
+
+/// `synchronous`: for who times single operations.
+std::unique_ptr<Ops> make_ops(BackendKind kind, int threads, bool synchronous = false);
 
 /// The options' threads, or all that this process may use.
 int thread_count(const ModelOptions& options);

@@ -34,9 +34,11 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
                  "Tokens that one step may compute: a longer prompt is read in pieces")
       ->transform(whole_number(1, 1 << 20))
       ->option_text("N");
-  app.add_option("--backend,--device", options.backend,
-                 "auto (the fastest here), cpu, or reference (slow: it defines the bits)")
-      ->check(one_of({"auto", "cpu", "reference"}))
+  app.add_option(
+         "--backend,--device", options.backend,
+         "auto (the GPU where there is one, else the CPU), cuda, cpu, or reference (slow: it defines the "
+         "bits)")
+      ->check(one_of({"auto", "cuda", "cpu", "reference"}))
       ->option_text("NAME");
   app.add_option("--pp,--pipeline-parallel-size", options.pipeline_stages, "Stages that share the layers")
       ->transform(whole_number(1, 1024))

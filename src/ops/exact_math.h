@@ -26,8 +26,15 @@ TERCET_HD float float_from_bits(uint32_t bits) {
   return x;
 }
 
+#ifdef __CUDA_ARCH__
+TERCET_HD float fma_(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+TERCET_HD double fma_(double a, double b, double c) { return __fma_rn(a, b, c); }
+TERCET_HD float sqrt_(float x) { return __fsqrt_rn(x); }
+#else
 TERCET_HD float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+TERCET_HD double fma_(double a, double b, double c) { return __builtin_fma(a, b, c); }
 TERCET_HD float sqrt_(float x) { return __builtin_sqrtf(x); }
+#endif
 TERCET_HD float abs_(float x) { return float_from_bits(float_bits(x) & 0x7fffffffU); }
 
 /// True for NaN and infinities.
@@ -159,8 +166,8 @@ struct SinCos {
 TERCET_HD SinCos sin_cos(float angle) {
   const double a = angle;
   const double quarter = (a * 0x1.45f306dc9c883p-1 + 0x1.8p52) - 0x1.8p52;
-  double r = __builtin_fma(-quarter, 0x1.921fb54442d18p+0, a);
-  r = __builtin_fma(-quarter, 0x1.1a62633145c07p-54, r);
+  double r = fma_(-quarter, 0x1.921fb54442d18p+0, a);
+  r = fma_(-quarter, 0x1.1a62633145c07p-54, r);
   const double r2 = r * r;
   double s = 1.0;
   double c = 1.0;

@@ -1,0 +1,401 @@
+#include "backend/cuda/cuda_ops.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "backend/cuda/cuda_step.h"
+#include "backend/cuda/evaluation.h"
+#include "backend/cuda/kernels/rows.h"
+#include "backend/cuda/packing.h"
+#include "backend/cuda/products.h"
+#include "backend/cuda/runtime/status.h"
+#include "backend/reference/trials.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "ops/exact_math.h"
+#include "ops/leaves.h"
+
+namespace tercet {
+namespace {
+
+using namespace cuda;  // NOLINT: what this file wires
+
+CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
+const PackedLinear& own(const Linear& linear) { return static_cast<const PackedLinear&>(linear); }
+const PackedTable& own(const Table& table) { return static_cast<const PackedTable&>(table); }
+const PackedExperts& own(const Experts& experts) { return static_cast<const PackedExperts&>(experts); }
+CudaCache& own(KvCache& cache) { return static_cast<CudaCache&>(cache); }
+const CudaCache& own(const KvCache& cache) { return static_cast<const CudaCache&>(cache); }
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(const CudaOptions& options, const CudaDevice& device)
+      : options_(options),
+        launcher_(stream_.get(), !options.plain, !options.plain && device.major >= 9),
+        input_(held_),
+        packer_(launcher_, held_),
+        products_(launcher_, held_, options.plain),
+        evaluation_(launcher_, held_),
+        angles_(launcher_, held_),
+        partials_(launcher_, held_) {
+    launcher_.set_before([this] { input_.flush(stream_.get()); });
+  }
+
+  ~CudaOps() override { wait(); }
+
+  Buffer allocate(int64_t bytes) override {
+    use_device();
+    auto memory = std::make_shared<DeviceBytes>(bytes, held_);
+    if (bytes > 0) {  // NaN: what nobody wrote, nobody may read
+      check(cudaMemsetAsync(memory->get(), 0xff, static_cast<size_t>(bytes), stream_.get()));
+    }
+    products_.forget();
+    return Buffer(memory->get(), [this, memory](void*) {
+      wait();
+      *memory = {};
+    });
+  }
+  void upload(void* device, const void* host, int64_t bytes) override {
+    wait();
+    products_.forget();
+    // On the stream: the runtime may return before the bytes have arrived, and kernels must not.
+    check(cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_.get()));
+    check(cudaStreamSynchronize(stream_.get()));
+  }
+  void download(void* host, const void* device, int64_t bytes) override {
+    wait();
+    check(cudaMemcpy(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost));
+  }
+  int64_t allocated() const override { return held_; }
+
+  std::unique_ptr<Linear> pack_linear(std::span<const MatrixData> parts) override {
+    wait();
+    return packer_.linear(parts);
+  }
+  std::unique_ptr<Table> pack_table(const MatrixData& data) override {
+    wait();
+    return packer_.table(data);
+  }
+  std::unique_ptr<Experts> pack_experts(std::span<const MatrixData> gate, std::span<const MatrixData> up,
+                                        std::span<const MatrixData> down) override {
+    wait();
+    return packer_.experts(gate, up, down);
+  }
+
+  std::unique_ptr<KvCache> make_cache(int32_t layers, int32_t heads, int32_t pages) override {
+    use_device();
+    auto cache = std::make_unique<CudaCache>();
+    cache->layers = layers;
+    cache->heads = heads;
+    cache->pages = pages;
+    cache->bytes = kv_cache_bytes(layers, heads, pages);
+    cache->memory = DeviceBytes(cache->bytes, held_);
+    // Zeros: attention multiplies what nobody wrote by weights of 0.
+    check(cudaMemsetAsync(cache->memory.get(), 0, static_cast<size_t>(cache->bytes), stream_.get()));
+    const int64_t slots = int64_t{layers} * heads * pages * kPageTokens;
+    CacheView& view = cache->view;
+    view.pages = pages;
+    view.heads = heads;
+    view.keys = reinterpret_cast<uint16_t*>(cache->memory.get());
+    view.values = view.keys + slots * kHeadSize;
+    view.key_exponents = reinterpret_cast<int8_t*>(view.values + slots * kHeadSize);
+    view.value_exponents = view.key_exponents + slots;
+    return cache;
+  }
+
+  std::unique_ptr<Step> begin(const Batch& batch) override {
+    use_device();
+    wait();
+    if (live_steps_ == 0) input_.reset();
+    products_.forget();
+    angles_of_ = nullptr;
+    auto step = std::make_unique<CudaStep>();
+    step->live = &live_steps_;
+    ++live_steps_;
+    step->batch = batch;
+    place_rows(*step);
+    return step;
+  }
+
+  void copy_pages(KvCache& cache, std::span<const PageCopy> copies) override {
+    for (const PageCopy& copy : copies) {
+      copy_page(launcher_, {own(cache).view, cache.layers, copy.from, copy.to, 0});
+    }
+    done();
+  }
+
+  std::vector<uint8_t> failed(Step& step) override {
+    std::vector<uint8_t> flags(static_cast<size_t>(step.batch.rows()));
+    download(flags.data(), own(step).failed, static_cast<int64_t>(flags.size()));
+    return flags;
+  }
+
+  void embed(Step&, std::span<const int32_t> tokens, const Table& table, Rows x) override {
+    TERCET_CHECK_EQ(x.cols, table.hidden);
+    embed_rows(tokens, own(table), x, x.cols);
+    done();
+  }
+
+  void norm(Step&, Rows x, Vector weight, float eps, Rows h) override {
+    TERCET_CHECK_EQ(x.cols, weight.size);
+    products_.norm(x, {}, weight, eps, h);
+    done();
+  }
+
+  void add_norm(Step&, Rows x, Rows z, Vector weight, float eps, Rows h) override {
+    if (weight.data != nullptr) TERCET_CHECK_EQ(x.cols, weight.size);
+    products_.norm(x, z, weight, eps, h);
+    done();
+  }
+
+  void linear(Step& step, Rows h, const Linear& weights, Rows y) override {
+    TERCET_CHECK_EQ(h.rows, y.rows);
+    check_product(h, weights, y.cols);
+    products_.linear(own(step).failed, h, nullptr, own(weights), y);
+    done();
+  }
+
+  void linear_of(Step& step, Rows h, std::span<const int32_t> rows, const Linear& weights, Rows y) override {
+    TERCET_CHECK_EQ(static_cast<int64_t>(rows.size()), y.rows);
+    check_product(h, weights, y.cols);
+    if (rows.empty()) return;
+    const int32_t* ids = input_.put(rows.data(), y.rows);
+    products_.linear(own(step).failed, h, ids, own(weights), y);
+    done();
+  }
+
+  void write_kv(Step& step, Rows qkv, Vector q_norm, Vector k_norm, float eps, RopeParams rope,
+                KvCache& cache, int32_t layer) override {
+    CudaStep& s = own(step);
+    if (angles_of_ != &s) make_angles(s, rope);
+    WriteKvParams p{};
+    p.qkv = qkv.data;
+    p.q_norm = q_norm.data;
+    p.k_norm = k_norm.data;
+    p.angles = angles_.get<Angle>(int64_t{s.batch.rows()} * 64);
+    p.failed = s.failed;
+    p.places = s.places;
+    p.cache = own(cache).view;
+    p.ld = qkv.cols;
+    p.rows = static_cast<int32_t>(qkv.rows);
+    p.heads = static_cast<int32_t>(qkv.cols / kHeadSize) - 2 * cache.heads;
+    p.layer = layer;
+    p.eps = eps;
+    cuda::write_kv(launcher_, p);
+    products_.written(qkv);
+    done();
+  }
+
+  void attention(Step& step, Rows qkv, const KvCache& cache, int32_t layer, Rows out) override {
+    CudaStep& s = own(step);
+    AttentionParams p{};
+    p.qkv = qkv.data;
+    p.out = out.data;
+    p.failed = s.failed;
+    p.places = s.places;
+    p.cache = own(cache).view;
+    p.ld = qkv.cols;
+    p.ld_out = out.cols;
+    p.rows = static_cast<int32_t>(qkv.rows);
+    p.heads = static_cast<int32_t>(out.cols / kHeadSize);
+    p.layer = layer;
+    if (options_.plain || p.heads > kMaxSharing * cache.heads) {
+      cuda::attention(launcher_, p);
+    } else {
+      attend_by_spans(s, p);
+    }
+    products_.written(out);
+    done();
+  }
+
+  void gate_up(Step& step, Rows h, const Linear& weights, Rows a) override {
+    check_product(h, weights, 2 * a.cols);
+    products_.gate_up(own(step).failed, h, own(weights), a);
+    done();
+  }
+
+  void route(Step& step, Rows h, const Linear& router, Vector bias, RouterParams params,
+             Routes routes) override {
+    TERCET_CHECK_EQ(own(router).parts.size(), size_t{1});
+    check_product(h, router, router.n);
+    products_.route(own(step).failed, h, own(router).parts.front().weights, bias, params, routes);
+    done();
+  }
+
+  void experts_gate_up(Step& step, Rows h, const Routes& routes, const Experts& experts, Rows a) override {
+    TERCET_CHECK_EQ(a.cols, experts.inter);
+    TERCET_CHECK_EQ(h.cols, experts.hidden);
+    products_.experts_gate_up(own(step).failed, h, routes, own(experts), a);
+    done();
+  }
+
+  void experts_down(Step& step, Rows a, const Routes& routes, const Experts& experts, Rows shared,
+                    Rows z) override {
+    TERCET_CHECK_EQ(z.cols, experts.out);
+    TERCET_CHECK_EQ(a.cols, experts.down_k);
+    products_.experts_down(own(step).failed, a, routes, own(experts), shared, z);
+    done();
+  }
+
+  void mtp_input(Step&, std::span<const int32_t> next, const Table& table, Rows hidden, Vector enorm,
+                 Vector hnorm, float eps, Rows out) override {
+    TERCET_CHECK_EQ(out.cols, 2 * table.hidden);
+    embed_rows(next, own(table), {out.data, out.rows, table.hidden}, out.cols);
+    products_.norm_into(out.data, out.cols, out.rows, enorm, eps, out.data, out.cols);
+    products_.norm_into(hidden.data, hidden.cols, out.rows, hnorm, eps, out.data + table.hidden, out.cols);
+    products_.written(out);
+    done();
+  }
+
+  std::vector<RowResult> evaluate(Step& step, Rows logits, std::span<const RowOutput> outputs) override {
+    TERCET_CHECK_EQ(logits.rows, static_cast<int64_t>(outputs.size()));
+    std::vector<RowResult> results = evaluation_.run(input_, logits, outputs);
+    const std::vector<uint8_t> flags = failed(step);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (flags[static_cast<size_t>(outputs[i].row)] == 0) continue;
+      results[i] = {};
+      results[i].failed = true;
+    }
+    return results;
+  }
+
+ private:
+  static void check_product(Rows h, const Linear& weights, int64_t outputs) {
+    TERCET_CHECK_EQ(h.cols, weights.k);
+    TERCET_CHECK_EQ(outputs, weights.n);
+  }
+
+  void use_device() const { check(cudaSetDevice(options_.device)); }
+
+  void wait() {
+    use_device();
+    launcher_.wait();
+  }
+
+  void done() {
+    if (options_.synchronous) wait();
+  }
+
+  void place_rows(CudaStep& step) {
+    const auto rows = static_cast<size_t>(step.batch.rows());
+    std::vector<int32_t> position(rows, -1), first_page(rows, 0), pages;
+    for (const SequenceRows& sequence : step.batch.sequences) {
+      TERCET_CHECK_LE(sequence.position + sequence.rows,
+                      static_cast<int64_t>(sequence.pages.size()) * kPageTokens);
+      for (int32_t i = 0; i < sequence.rows; ++i) {
+        const auto row = static_cast<size_t>(sequence.first_row + i);
+        TERCET_CHECK_LT(row, rows);
+        position[row] = sequence.position + i;
+        first_page[row] = static_cast<int32_t>(pages.size());
+        step.last_position = std::max(step.last_position, position[row]);
+      }
+      pages.insert(pages.end(), sequence.pages.begin(), sequence.pages.end());
+    }
+    for (const int32_t p : position) TERCET_CHECK_GE(p, 0);
+    const std::vector<uint8_t> zeros(rows, 0);
+    step.failed = input_.put(zeros.data(), step.batch.rows());
+    step.places.position = input_.put(position.data(), step.batch.rows());
+    step.places.first_page = input_.put(first_page.data(), step.batch.rows());
+    step.places.pages = input_.put(pages.data(), static_cast<int64_t>(pages.size()));
+  }
+
+  /// All layers of a step share them.
+  void make_angles(const CudaStep& step, RopeParams rope) {
+    float frequencies[64];
+    for (int i = 0; i < 64; ++i) frequencies[i] = rope_frequency(rope.theta, i);
+    AngleParams p{};
+    p.position = step.places.position;
+    p.frequencies = input_.put(frequencies, 64);
+    p.angles = angles_.get<Angle>(int64_t{step.batch.rows()} * 64);
+    p.rows = step.batch.rows();
+    rope_angles(launcher_, p);
+    angles_of_ = &step;
+  }
+
+  void embed_rows(std::span<const int32_t> tokens, const PackedTable& table, Rows x, int64_t ldx) {
+    for (const int32_t token : tokens) TERCET_CHECK(token >= 0 && token < table.vocabulary);
+    EmbedParams p{};
+    p.values = table.values;
+    p.scales = table.scales;
+    p.biases = table.biases;
+    p.tokens = input_.put(tokens.data(), x.rows);
+    p.x = x.data;
+    p.ldx = ldx;
+    p.row_bytes = table.form.value_row_bytes();
+    p.rows = static_cast<int32_t>(x.rows);
+    p.k = static_cast<int32_t>(x.cols);
+    p.bits = table.form.bits;
+    p.group = table.form.group;
+    p.dtype = dtype_code(table.form.dtype);
+    cuda::embed(launcher_, p);
+    products_.written(x);
+  }
+
+  /// Rows in parts, so that the partial results of long contexts stay within bounds.
+  void attend_by_spans(CudaStep& step, AttentionParams p) {
+    constexpr int64_t kMostFloats = int64_t{64} << 20;
+    const auto spans = static_cast<int64_t>(
+        std::bit_ceil(static_cast<uint32_t>(step.last_position / (kPageTokens * kSpanBlocks) + 1)));
+    const int64_t row_floats = p.heads * spans * kPartial;
+    const auto at_a_time = static_cast<int32_t>(std::clamp<int64_t>(kMostFloats / row_floats, 1, p.rows));
+    const int32_t rows = p.rows;
+    for (int32_t first = 0; first < rows; first += at_a_time) {
+      AttentionParams part = p;
+      part.rows = std::min(at_a_time, rows - first);
+      part.qkv += first * p.ld;
+      part.out += first * p.ld_out;
+      part.failed += first;
+      part.places.position += first;
+      part.places.first_page += first;
+      float* partials = spans == 1 ? nullptr : partials_.get<float>(at_a_time * row_floats);
+      attention_spans(launcher_, {part, partials, static_cast<int32_t>(spans), 0});
+    }
+  }
+
+  const CudaOptions options_;
+  const Stream stream_;  // first of all that queues work on it
+  int64_t held_ = 0;
+  int64_t live_steps_ = 0;
+  Launcher launcher_;
+  StepInput input_;
+  Packer packer_;
+  Products products_;
+  Evaluation evaluation_;
+  Scratch angles_, partials_;
+  const Step* angles_of_ = nullptr;
+};
+
+}  // namespace
+
+std::vector<std::string> failing_cuda_kernels(Ops& plain, Ops& fast) {
+  constexpr uint64_t kSeeds = 3;
+  std::vector<std::string> failing;
+  for (const reference::Trial& trial : reference::trials()) {
+    bool good = true;
+    for (uint64_t seed = 0; seed < kSeeds && good; ++seed) {
+      good = reference::same(trial.run(plain, seed), trial.run(fast, seed));
+    }
+    if (!good) failing.emplace_back(trial.name);
+  }
+  return failing;
+}
+
+Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options) {
+  TERCET_TRY(const CudaDevice device, cuda_device(options.device));
+  const auto make = [&](const CudaOptions& given) {
+    check(cudaSetDevice(given.device));
+    return std::make_unique<CudaOps>(given, device);
+  };
+  if (options.plain || options.untried) return make(options);
+  CudaOptions plain = options;
+  plain.plain = true;
+  std::unique_ptr<CudaOps> fast = make(options);
+  std::unique_ptr<CudaOps> fallback = make(plain);
+  const std::vector<std::string> failing = failing_cuda_kernels(*fallback, *fast);
+  if (failing.empty()) return fast;
+  log_warn("{} gives other bits with the fast kernels in {}: running the plain ones, which are slow",
+           device.name, fmt::join(failing, ", "));
+  return fallback;
+}
+
+}  // namespace tercet

@@ -1,0 +1,46 @@
+// The reference's bits on an NVIDIA GPU.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/ops.h"
+
+namespace tercet {
+
+struct CudaOptions {
+  int device = 0;
+  bool plain = false;        // the plain kernels only: slow, and obviously right
+  bool untried = false;      // the fast kernels, without the trials that make_cuda_ops() asks of them
+  bool synchronous = false;  // each operation ends before its call returns, for who times them
+};
+
+struct CudaDevice {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int64_t memory = 0;        // bytes
+  int64_t free = 0;          // bytes, now
+  int32_t driver = 0;        // the newest CUDA that the driver knows: 13000 is 13.0
+};
+
+/// Errors: this program was built without CUDA; no driver, or one too old; no such device; a device for which
+/// the program holds no code.
+Result<CudaDevice> cuda_device(int device = 0);
+
+/// The names of the trials (backend/reference/trials.h) in which `fast` gives other bits than `plain`; empty
+/// where all is well. Some tens of milliseconds.
+std::vector<std::string> failing_cuda_kernels(Ops& plain, Ops& fast);
+
+/// Unless `plain` or `untried` is set, fast kernels must first give the plain ones' bits in some tens of
+/// milliseconds of trials; on a device where they do not, that is logged and the plain ones run. Errors as
+/// cuda_device(). The object and what it made are for one thread at a time.
+Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options = {});
+
+/// Bytes a second that the device reads from its own memory: the best of several passes over 4 GiB, or half
+/// of what is free. Errors as cuda_device().
+Result<double> cuda_read_bandwidth(int device = 0);
+
+}  // namespace tercet

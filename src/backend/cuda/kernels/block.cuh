@@ -1,0 +1,52 @@
+// Sums and maxima over a block or a warp, in the orders of the rules.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/exact_math.h"
+
+namespace tercet::cuda {
+
+/// The first statement of every kernel. A kernel may begin while the one before still runs (Launcher); from
+/// here on all that earlier kernels wrote is there.
+__device__ inline void after_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+constexpr int kRowThreads = 256;  // the lanes of rule 5
+constexpr unsigned kAll = 0xffffffffU;
+
+__device__ inline uint32_t magnitude_bits(float x) { return float_bits(x) & 0x7fffffffU; }
+
+/// The tree of rule 5 over the first 32 lanes' partial sums; the result is in lane 0.
+__device__ inline float warp_tree(float x) {
+  for (int step = 16; step >= 1; step /= 2) x = x + __shfl_down_sync(kAll, x, step);
+  return x;
+}
+
+/// The tree of rule 5 over 256 threads; `shared` has 256 floats. Every thread gets the sum.
+__device__ inline float lane_tree(float lane, float* shared) {
+  const int j = static_cast<int>(threadIdx.x);
+  shared[j] = lane;
+  __syncthreads();
+  for (int step = 128; step >= 32; step /= 2) {
+    if (j < step) shared[j] = shared[j] + shared[j + step];
+    __syncthreads();
+  }
+  if (j < 32) {
+    const float sum = warp_tree(shared[j]);
+    if (j == 0) shared[0] = sum;
+  }
+  __syncthreads();
+  const float sum = shared[0];
+  __syncthreads();
+  return sum;
+}
+
+__device__ inline uint32_t warp_max(uint32_t x) { return __reduce_max_sync(kAll, x); }
+__device__ inline int32_t warp_sum(int32_t x) { return __reduce_add_sync(kAll, x); }
+
+}  // namespace tercet::cuda

@@ -1,0 +1,54 @@
+// Sums of whole numbers on int8 tensor cores, for weights and rows as Weights and Rounded hold them.
+#pragma once
+
+#include "backend/cuda/kernels/mma.cuh"
+#include "backend/cuda/kernels/views.h"
+#include "ops/exact_math.h"
+
+namespace tercet::cuda {
+
+constexpr int kTokens = 4;  // that one mma serves: two planes each are its 8 columns
+
+/// Whole numbers as floats of 2^23 + 2^22 + n: sums that start there need no conversion.
+constexpr int kMagic = 0x4B400000;
+constexpr float kMagicFloat = 12582912.0F;
+
+__device__ inline float low_half(uint32_t pair) { return float_from_bits(pair << 16); }
+__device__ inline float high_half(uint32_t pair) { return float_from_bits(pair & 0xffff0000U); }
+
+/// D of an output and a token: 128·(sum with the high plane) + (sum with the low plane), exact.
+__device__ inline float exact_sum(int high, int low) {
+  return fma_(128.0F, __int_as_float(high) - kMagicFloat, __int_as_float(low) - kMagicFloat);
+}
+
+/// The sums of one plane of q, 16 outputs by 64 numbers, with four tokens.
+__device__ inline void multiply(int (&c)[4], uint4 w, uint4 x) {
+  constexpr uint32_t kLow = 0x0f0f0f0fU;
+  mma_int8(c, w.x & kLow, w.z & kLow, w.x >> 4 & kLow, w.z >> 4 & kLow, x.x, x.y);
+  mma_int8(c, w.y & kLow, w.w & kLow, w.y >> 4 & kLow, w.w >> 4 & kLow, x.z, x.w);
+}
+
+/// One link of rule 2's chain: a group of a tile's outputs g and g + 8 with one token. `scales`: their scale
+/// and bias as bf16 pairs.
+template <int kPlanes>
+__device__ inline void extend(float (&acc)[2], const uint4 (&w)[kPlanes], uint2 scales, uint4 x, UnitSum u) {
+#pragma unroll
+  for (int plane = 0; plane < kPlanes; ++plane) {
+    int c[4] = {kMagic, kMagic, kMagic, kMagic};
+    multiply(c, w[plane], x);
+    const float unit = kPlanes == 2 && plane == 0 ? 16.0F * u.unit : u.unit;
+    acc[0] = fma_(low_half(scales.x) * unit, exact_sum(c[0], c[1]), acc[0]);
+    acc[1] = fma_(low_half(scales.y) * unit, exact_sum(c[2], c[3]), acc[1]);
+  }
+  acc[0] = fma_(high_half(scales.x) * u.unit, u.sum, acc[0]);
+  acc[1] = fma_(high_half(scales.y) * u.unit, u.sum, acc[1]);
+}
+
+__device__ inline const uint8_t* tile_values(const Weights& w, int tile) {
+  return w.values + int64_t{tile} * w.blocks() * w.planes * kBlockBytes;
+}
+__device__ inline const uint8_t* tile_scales(const Weights& w, int tile) {
+  return w.scales + int64_t{tile} * w.groups() * (kTile * 4);
+}
+
+}  // namespace tercet::cuda

@@ -1,0 +1,18 @@
+// Norms and rounding with the row in shared memory, for affine weights in groups of 64. Equal to norm() and
+// round_rows() of rows.h.
+#pragma once
+
+#include "backend/cuda/kernels/rows.h"
+
+namespace tercet::cuda {
+
+constexpr int kHeldRow = 8192;  // numbers of a row at most
+
+/// As norm(); params.weight and params.rounded.units are not null.
+void norm_and_round(Launcher& launcher, const NormParams& params);
+
+/// As round_rows() into planes, without `list` and `which`; params.rest says whether each row gives two
+/// rounded rows (its memory is not used).
+void round_held_rows(Launcher& launcher, const RoundParams& params);
+
+}  // namespace tercet::cuda

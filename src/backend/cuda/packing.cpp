@@ -1,0 +1,272 @@
+#include "backend/cuda/packing.h"
+
+#include <algorithm>
+
+#include "backend/cuda/kernels/pack.h"
+#include "backend/cuda/kernels/rows.h"
+#include "backend/cuda/runtime/status.h"
+#include "base/check.h"
+#include "ops/leaves.h"
+
+namespace tercet::cuda {
+namespace {
+
+constexpr int64_t kAlign = 256;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/// What a matrix becomes, without memory.
+Weights form_of(const MatrixData& data) {
+  TERCET_CHECK_EQ(data.k % data.group, 0);
+  TERCET_CHECK_LE(data.k / data.group, kMaxGroups);
+  Weights out;
+  out.n = static_cast<int32_t>(data.n);
+  out.k = static_cast<int32_t>(data.k);
+  out.group = data.group;
+  out.planes = !data.affine() ? 0 : data.bits > 4 ? 2 : 1;
+  out.wide = data.affine() && data.dtype != DType::bf16 ? 1 : 0;
+  out.leaves = static_cast<int32_t>(leaf_count(data.k / data.group));
+  return out;
+}
+
+bool same_form(const Weights& a, const Weights& b) {
+  return a.k == b.k && a.group == b.group && a.planes == b.planes && a.wide == b.wide;
+}
+
+int64_t tiles_of(const Weights& w) { return (w.n + kTile - 1) / kTile; }
+
+int64_t value_bytes(const Weights& w) {
+  if (w.planes == 0) return int64_t{w.n} * w.k * 2;
+  return tiles_of(w) * w.blocks() * w.planes * kBlockBytes;
+}
+
+int64_t scale_bytes(const Weights& w) {
+  if (w.planes == 0) return int64_t{w.n} * w.groups();
+  return tiles_of(w) * w.groups() * kTile * (w.wide != 0 ? 8 : 4);
+}
+
+/// Gives matrices their places one after another: all values, then all scales.
+class Places {
+ public:
+  void add(std::span<Weights> matrices) {
+    for (const Weights& w : matrices) bytes_ += rounded(value_bytes(w)) + rounded(scale_bytes(w));
+    bytes_ += 2 * kAlign;
+  }
+  int64_t bytes() const { return bytes_; }
+  void start(uint8_t* memory) { next_ = memory; }
+  void assign(std::span<Weights> matrices) {
+    for (Weights& w : matrices) take(w.values, value_bytes(w));
+    align();
+    for (Weights& w : matrices) take(w.scales, scale_bytes(w));
+    align();
+  }
+
+ private:
+  void take(const uint8_t*& place, int64_t bytes) {
+    place = next_;
+    next_ += rounded(bytes);
+  }
+  /// As kernels read them; affine matrices are whole multiples already, so that tiles go on across matrices.
+  static int64_t rounded(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+  void align() { next_ = reinterpret_cast<uint8_t*>(aligned(reinterpret_cast<int64_t>(next_))); }
+
+  int64_t bytes_ = 0;
+  uint8_t* next_ = nullptr;
+};
+
+}  // namespace
+
+int32_t dtype_code(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return 0;
+    case DType::f16:
+      return 1;
+    default:
+      TERCET_CHECK(dtype == DType::f32);
+      return 2;
+  }
+}
+
+Packer::Packer(Launcher& launcher, int64_t& held)
+    : launcher_(launcher),
+      held_(held),
+      staging_(launcher, held),
+      wide_(launcher, held),
+      units_(launcher, held),
+      flags_(launcher, held) {}
+
+void Packer::copy(void* to, const void* from, int64_t bytes) {
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, launcher_.stream()));
+}
+
+void Packer::fill(const Weights& to, int64_t first, const MatrixData& data) {
+  if (!data.affine()) return fill_floats(to, first, data);
+  const int64_t values = data.n * data.value_row_bytes();
+  const int64_t scales = data.n * data.scale_row_bytes();
+  uint8_t* const staging = staging_.get<uint8_t>(aligned(values) + 2 * aligned(scales));
+  PackParams p{};
+  p.values = staging;
+  p.scales = staging + aligned(values);
+  p.biases = p.scales + aligned(scales);
+  copy(staging, data.values, values);
+  copy(staging + aligned(values), data.scales, scales);
+  copy(staging + aligned(values) + aligned(scales), data.biases, scales);
+  p.to = to;
+  p.row_bytes = data.value_row_bytes();
+  p.n = static_cast<int32_t>(data.n);
+  p.first = static_cast<int32_t>(first);
+  p.bits = data.bits;
+  p.dtype = dtype_code(data.dtype);
+  pack_affine(launcher_, p);
+  launcher_.flush();
+}
+
+void Packer::fill_floats(const Weights& to, int64_t first, const MatrixData& data) {
+  constexpr int64_t kRowsAtATime = 1024;
+  for (int64_t row = 0; row < data.n; row += kRowsAtATime) {
+    const MatrixData some = data.rows(row, std::min(kRowsAtATime, data.n - row));
+    const int64_t count = some.n * some.k;
+    auto* const staging = staging_.get<uint8_t>(count * dtype_size(some.dtype));
+    copy(staging, some.values, count * dtype_size(some.dtype));
+    RoundParams p{};
+    auto* const wide = wide_.get<float>(count);
+    widen(launcher_, {staging, wide, count, dtype_code(some.dtype)});
+    p.x = wide;
+    p.failed = flags_.get<uint8_t>(some.n);  // values that are not finite are the loader's to refuse
+    p.weights = to;
+    p.weights.leaves = 1;  // "F at least the row's largest minus 16": the whole row counts as one leaf
+    const int64_t at = first + row;
+    p.rounded.numbers = reinterpret_cast<int16_t*>(const_cast<uint8_t*>(to.values)) + at * to.k;
+    p.rounded.units = units_.get<UnitSum>(some.n * to.groups());
+    p.ldx = p.k = to.k;
+    p.rows = static_cast<int32_t>(some.n);
+    p.x_div = p.flag_div = 1;
+    p.units_per_row = to.groups();
+    round_rows(launcher_, p);
+    auto* const to_exponents = reinterpret_cast<int8_t*>(const_cast<uint8_t*>(to.scales)) + at * to.groups();
+    exponents(launcher_, {p.rounded.units, to_exponents, some.n * to.groups()});
+    launcher_.flush();
+  }
+}
+
+std::unique_ptr<PackedLinear> Packer::linear(std::span<const MatrixData> parts) {
+  auto out = std::make_unique<PackedLinear>();
+  out->k = parts.front().k;
+  std::vector<Weights> merged;
+  std::vector<size_t> owner;    // of each part
+  std::vector<int64_t> offset;  // of each part in its owner
+  for (const MatrixData& part : parts) {
+    TERCET_CHECK_EQ(part.k, out->k);
+    const Weights form = form_of(part);
+    const bool joins = !merged.empty() && same_form(merged.back(), form) &&
+                       (form.planes == 0 || merged.back().n % kTile == 0);
+    if (!joins) {
+      out->parts.push_back({{}, out->n});
+      merged.push_back(form);
+      merged.back().n = 0;
+    }
+    owner.push_back(merged.size() - 1);
+    offset.push_back(merged.back().n);
+    merged.back().n += form.n;
+    out->n += part.n;
+  }
+  Places places;
+  places.add(merged);
+  out->memory = DeviceBytes(places.bytes(), held_);
+  out->bytes = out->memory.size();
+  places.start(out->memory.get());
+  places.assign(merged);
+  for (size_t i = 0; i < merged.size(); ++i) out->parts[i].weights = merged[i];
+  for (size_t i = 0; i < parts.size(); ++i) fill(merged[owner[i]], offset[i], parts[i]);
+  return out;
+}
+
+std::unique_ptr<PackedTable> Packer::table(const MatrixData& data) {
+  auto out = std::make_unique<PackedTable>();
+  const int64_t values = data.n * data.value_row_bytes();
+  const int64_t scales = data.n * data.scale_row_bytes();
+  out->vocabulary = data.n;
+  out->hidden = data.k;
+  out->bytes = values + 2 * scales;
+  out->memory = DeviceBytes(aligned(values) + 2 * aligned(scales), held_);
+  uint8_t* const memory = out->memory.get();
+  out->values = memory;
+  copy(memory, data.values, values);
+  if (data.affine()) {
+    out->scales = memory + aligned(values);
+    out->biases = out->scales + aligned(scales);
+    copy(memory + aligned(values), data.scales, scales);
+    copy(memory + aligned(values) + aligned(scales), data.biases, scales);
+  }
+  out->form = data;
+  out->form.owner = nullptr;
+  return out;
+}
+
+std::unique_ptr<PackedExperts> Packer::experts(std::span<const MatrixData> gate,
+                                               std::span<const MatrixData> up,
+                                               std::span<const MatrixData> down) {
+  auto out = std::make_unique<PackedExperts>();
+  const size_t count = gate.size();
+  out->count = static_cast<int64_t>(count);
+  out->hidden = gate.front().k;
+  out->inter = gate.front().n;
+  out->down_k = down.front().k;
+  out->out = down.front().n;
+  std::vector<Weights> inner, outer;  // gate and up in turn; down
+  for (size_t e = 0; e < count; ++e) {
+    inner.push_back(form_of(gate[e]));
+    inner.push_back(form_of(up[e]));
+    outer.push_back(form_of(down[e]));
+  }
+  out->least_group = std::min(out->hidden, out->down_k);
+  out->alike = inner.front().planes != 0 && outer.front().planes != 0 && out->inter % kTile == 0;
+  for (const auto* list : {&inner, &outer}) {
+    for (const Weights& w : *list) {
+      out->alike = out->alike && same_form(w, list->front());
+      out->least_group = std::min<int64_t>(out->least_group, w.group);
+    }
+  }
+  Places places;
+  places.add(inner);
+  places.add(outer);
+  const auto list_bytes = static_cast<int64_t>(count * sizeof(Weights));
+  const int64_t lists = 3 * aligned(list_bytes);
+  out->memory = DeviceBytes(lists + places.bytes(), held_);
+  out->bytes = out->memory.size();
+  places.start(out->memory.get() + lists);
+  places.assign(inner);
+  places.assign(outer);
+
+  std::vector<Weights> gates, ups;
+  for (size_t e = 0; e < count; ++e) {
+    gates.push_back(inner[2 * e]);
+    ups.push_back(inner[2 * e + 1]);
+  }
+  const std::vector<Weights>* all[] = {&gates, &ups, &outer};
+  const Weights** devices[] = {&out->gate, &out->up, &out->down};
+  for (int i = 0; i < 3; ++i) {
+    uint8_t* const at = out->memory.get() + i * aligned(list_bytes);
+    copy(at, all[i]->data(), list_bytes);
+    *devices[i] = reinterpret_cast<const Weights*>(at);
+  }
+  if (out->alike) {
+    AlikeExperts& same = out->same;
+    same.gate_up = inner.front();
+    same.gate_up.n *= 2;
+    same.down = outer.front();
+    same.gate_up_values = 2 * value_bytes(inner.front());
+    same.gate_up_scales = 2 * scale_bytes(inner.front());
+    same.down_values = value_bytes(outer.front());
+    same.down_scales = scale_bytes(outer.front());
+  }
+  for (size_t e = 0; e < count; ++e) {
+    fill(gates[e], 0, gate[e]);
+    fill(ups[e], 0, up[e]);
+    fill(outer[e], 0, down[e]);
+  }
+  return out;
+}
+
+}  // namespace tercet::cuda

@@ -1,0 +1,406 @@
+#include "backend/cuda/products.h"
+
+#include "backend/cuda/kernels/pairs.h"
+#include "backend/cuda/kernels/product.h"
+#include "backend/cuda/kernels/product_few.h"
+#include "backend/cuda/kernels/product_row.h"
+#include "backend/cuda/kernels/router.h"
+#include "backend/cuda/kernels/rows.h"
+#include "backend/cuda/kernels/rows_few.h"
+#include "base/check.h"
+#include "ops/leaves.h"
+
+namespace tercet::cuda {
+namespace {
+
+int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
+
+bool same_rounding(const Weights& a, const Weights& b) {
+  return a.group == b.group && (a.planes == 0) == (b.planes == 0);
+}
+
+/// Up to here every pair of a row and an expert reads its expert's weights by itself.
+constexpr int64_t kLonePairs = 64;
+
+/// The kernel for that many rows.
+void run_product(Launcher& launcher, const FewProductParams& p) {
+  const int rows = p.which != nullptr ? 1 : p.rows;
+  if (p.items == nullptr && row_fits(p.weights, rows, p.swiglu != 0)) {
+    product_row(launcher, p);
+  } else {
+    product_few(launcher, p);
+  }
+}
+
+}  // namespace
+
+struct Products::Items {
+  const PairItem* items;
+  const int32_t* total;
+  const int32_t* sorted;
+  int32_t most;  // that there can be
+};
+
+Products::Products(Launcher& launcher, int64_t& held, bool plain)
+    : launcher_(launcher),
+      plain_(plain),
+      norm_planes_(launcher, held),
+      norm_units_(launcher, held),
+      unfit_(launcher, held),
+      numbers_(launcher, held),
+      units_(launcher, held),
+      planes_(launcher, held),
+      plane_units_(launcher, held),
+      rest_(launcher, held),
+      y_(launcher, held),
+      sorted_(launcher, held),
+      items_(launcher, held) {}
+
+void Products::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
+  written(x);
+  NormParams p{};
+  p.x = x.data;
+  p.z = z.data;
+  p.weight = weight.data;
+  p.h = h.data;
+  p.ldx = p.ldz = p.ldh = x.cols;
+  p.rows = narrow(x.rows);
+  p.k = narrow(x.cols);
+  p.eps = eps;
+  const bool round =
+      !plain_ && weight.data != nullptr && x.cols % kBlock == 0 && x.cols / kBlock <= kMaxGroups;
+  if (round) {
+    p.rounded.planes = norm_planes_.get<int8_t>(x.rows * 2 * x.cols);
+    p.rounded.units = norm_units_.get<UnitSum>(x.rows * (x.cols / kBlock));
+    p.unfit = unfit_.get<uint8_t>(x.rows);
+    p.leaves = narrow(leaf_count(x.cols / kBlock));
+  }
+  if (round && x.cols <= kHeldRow) {
+    norm_and_round(launcher_, p);
+  } else {
+    cuda::norm(launcher_, p);
+  }
+  if (weight.data == nullptr) return;
+  written(h);
+  if (round) rounded_ = {h.data, x.rows, x.cols};
+}
+
+void Products::norm_into(const float* x, int64_t ldx, int64_t rows, Vector weight, float eps, float* h,
+                         int64_t ldh) {
+  NormParams p{};
+  p.x = const_cast<float*>(x);  // written only where there is a z
+  p.weight = weight.data;
+  p.h = h;
+  p.ldx = ldx;
+  p.ldh = ldh;
+  p.rows = narrow(rows);
+  p.k = narrow(weight.size);
+  p.eps = eps;
+  cuda::norm(launcher_, p);
+}
+
+void Products::written(Rows rows) {
+  const float* end = rows.data + rows.rows * rows.cols;
+  const float* held_end = rounded_.data + rounded_.rows * rounded_.cols;
+  if (rows.data < held_end && rounded_.data < end) rounded_ = {};
+}
+
+Products::Planes Products::planes_of(Rows h, uint8_t* failed, int64_t flag_div) {
+  if (rounded_.data == h.data && rounded_.cols == h.cols && rounded_.rows >= h.rows) {
+    return {{nullptr, norm_planes_.get<int8_t>(0), norm_units_.get<UnitSum>(0)}, unfit_.get<uint8_t>(0)};
+  }
+  RoundParams p{};
+  p.x = h.data;
+  p.failed = failed;
+  p.rounded.planes = planes_.get<int8_t>(h.rows * 2 * h.cols);
+  p.rounded.units = plane_units_.get<UnitSum>(h.rows * (h.cols / kBlock));
+  p.weights.group = kBlock;
+  p.weights.planes = 1;
+  p.weights.leaves = narrow(leaf_count(h.cols / kBlock));
+  p.ldx = h.cols;
+  p.rows = narrow(h.rows);
+  p.k = narrow(h.cols);
+  p.x_div = 1;
+  p.flag_div = narrow(flag_div);
+  p.units_per_row = narrow(h.cols / kBlock);
+  if (h.cols <= kHeldRow) {
+    round_held_rows(launcher_, p);
+  } else {
+    round_rows(launcher_, p);
+  }
+  return {p.rounded, nullptr};
+}
+
+void Products::plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
+                            Rows y) {
+  const Weights& w = part.weights;
+  ProductParams product{};
+  product.x.numbers = numbers_.get<int16_t>(y.rows * w.k);
+  product.x.units = units_.get<UnitSum>(y.rows * w.groups());
+  if (before == nullptr || !same_rounding(before->weights, w)) {
+    RoundParams p{};
+    p.x = h.data;
+    p.ids = ids;
+    p.failed = failed;
+    p.rounded = product.x;
+    p.weights = w;
+    p.ldx = h.cols;
+    p.rows = narrow(y.rows);
+    p.k = w.k;
+    p.x_div = p.flag_div = 1;
+    p.units_per_row = w.groups();
+    round_rows(launcher_, p);
+  }
+  product.y = y.data + part.first;
+  product.weights = w;
+  product.ldy = y.cols;
+  product.rows = narrow(y.rows);
+  product.n = w.n;
+  product.units_per_row = w.groups();
+  cuda::product(launcher_, product);
+}
+
+void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
+  const Part* before = nullptr;
+  bool rounded = false;
+  Planes planes;
+  for (const Part& part : weights.parts) {
+    // Rows that are wanted are few among those that are there, unless their planes are at hand.
+    const bool at_hand = rounded_.data == h.data && rounded_.cols == h.cols && rounded_.rows >= h.rows;
+    if (!fast(part.weights) || (ids != nullptr && !at_hand)) {
+      plain_linear(failed, h, ids, part, before, y);
+      before = &part;
+      continue;
+    }
+    if (!rounded) planes = planes_of(h, failed, 1);
+    FewProductParams p{};
+    p.weights = part.weights;
+    p.ids = ids;
+    p.unfit = planes.unfit;
+    p.failed = failed;
+    p.y = y.data + part.first;
+    p.x = planes.rows;
+    p.ldy = y.cols;
+    p.rows = narrow(y.rows);
+    run_product(launcher_, p);
+    rounded = true;
+  }
+  written(y);
+}
+
+void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
+  const Weights& w = weights.parts.front().weights;
+  if (weights.parts.size() == 1 && fast(w) && a.cols % kTile == 0) {
+    const Planes planes = planes_of(h, failed, 1);
+    FewProductParams p{};
+    p.weights = w;
+    p.unfit = planes.unfit;
+    p.failed = failed;
+    p.y = a.data;
+    p.x = planes.rows;
+    p.ldy = a.cols;
+    p.rows = narrow(a.rows);
+    p.swiglu = 1;
+    run_product(launcher_, p);
+  } else {
+    const Rows both{y_.get<float>(a.rows * 2 * a.cols), a.rows, 2 * a.cols};
+    linear(failed, h, nullptr, weights, both);
+    swiglu(launcher_, {both.data, a.data, narrow(a.rows), narrow(a.cols)});
+  }
+  written(a);
+}
+
+void Products::route(uint8_t* failed, Rows h, const Weights& router, Vector bias, RouterParams params,
+                     Routes routes) {
+  TERCET_CHECK_LE(router.n, kMaxExperts);
+  TERCET_CHECK_LE(params.chosen, kMaxChosen);
+  const int64_t rows = 2 * h.rows;
+  auto* const logits = y_.get<float>(rows * router.n);
+  RoundParams p{};
+  p.x = h.data;
+  p.failed = failed;
+  p.rest = rest_.get<float>(h.rows * h.cols);
+  if (fast(router)) {
+    p.rounded.planes = planes_.get<int8_t>(rows * 2 * h.cols);
+    p.rounded.units = plane_units_.get<UnitSum>(rows * router.groups());
+  } else {
+    p.rounded.numbers = numbers_.get<int16_t>(rows * h.cols);
+    p.rounded.units = units_.get<UnitSum>(rows * router.groups());
+  }
+  p.weights = router;
+  p.ldx = h.cols;
+  p.rows = narrow(h.rows);
+  p.k = narrow(h.cols);
+  p.x_div = p.flag_div = 1;
+  p.units_per_row = router.groups();
+  if (fast(router) && h.cols <= kHeldRow) {
+    round_held_rows(launcher_, p);
+  } else {
+    round_rows(launcher_, p);
+  }
+  if (fast(router)) {
+    FewProductParams product{};
+    product.weights = router;
+    product.y = logits;
+    product.x = p.rounded;
+    product.ldy = router.n;
+    product.rows = narrow(rows);
+    run_product(launcher_, product);
+  } else {
+    ProductParams product{};
+    product.y = logits;
+    product.x = p.rounded;
+    product.weights = router;
+    product.ldy = router.n;
+    product.rows = narrow(rows);
+    product.n = router.n;
+    product.units_per_row = router.groups();
+    cuda::product(launcher_, product);
+  }
+  ChooseParams choose{};
+  choose.logits = logits;
+  choose.bias = bias.data;
+  choose.chosen_experts = routes.experts;
+  choose.weights = routes.weights;
+  choose.failed = failed;
+  choose.rows = narrow(h.rows);
+  choose.experts = router.n;
+  choose.chosen = params.chosen;
+  choose.normalise = params.normalise ? 1 : 0;
+  choose.scaling = params.scaling;
+  choose_experts(launcher_, choose);
+}
+
+bool Products::fast(const PackedExperts& experts) const {
+  return experts.alike && fast(experts.same.gate_up) && fast(experts.same.down);
+}
+
+Products::Items Products::sorted_pairs(const Routes& routes, int64_t count) {
+  TERCET_CHECK_LE(count, kMaxExperts);
+  const int64_t pairs = routes.rows * routes.chosen;
+  const int64_t most = pairs / kFewRows + std::min(count, pairs);
+  auto* const items = items_.get<PairItem>(most + 1);  // the last one's memory holds their number
+  auto* const total = reinterpret_cast<int32_t*>(items + most);
+  PairParams p{};
+  p.experts = routes.experts;
+  p.sorted = sorted_.get<int32_t>(pairs);
+  p.items = items;
+  p.total = total;
+  p.pairs = narrow(pairs);
+  p.count = narrow(count);
+  p.most = kFewRows;
+  sort_pairs(launcher_, p);
+  return {items, total, p.sorted, narrow(most)};
+}
+
+void Products::plain_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
+                           int64_t least_group, int64_t n, float* y, int64_t ldy) {
+  const int64_t pairs = routes.rows * routes.chosen;
+  const int64_t units_per_row = x.cols / least_group;
+  RoundParams p{};
+  p.x = x.data;
+  p.list = list;
+  p.which = routes.experts;
+  p.failed = failed;
+  p.rounded.numbers = numbers_.get<int16_t>(pairs * x.cols);
+  p.rounded.units = units_.get<UnitSum>(pairs * units_per_row);
+  p.ldx = x.cols;
+  p.rows = narrow(pairs);
+  p.k = narrow(x.cols);
+  p.x_div = narrow(x_div);
+  p.flag_div = narrow(routes.chosen);
+  p.units_per_row = narrow(units_per_row);
+  round_rows(launcher_, p);
+  ProductParams product{};
+  product.list = list;
+  product.which = routes.experts;
+  product.y = y;
+  product.x = p.rounded;
+  product.ldy = ldy;
+  product.rows = narrow(pairs);
+  product.n = narrow(n);
+  product.units_per_row = narrow(units_per_row);
+  cuda::product(launcher_, product);
+}
+
+void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts,
+                               Rows a) {
+  const int64_t pairs = routes.rows * routes.chosen;
+  if (!fast(experts)) {
+    auto* const y = y_.get<float>(pairs * 2 * a.cols);
+    for (const auto& [list, at] : {std::pair{experts.gate, y}, {experts.up, y + a.cols}}) {
+      plain_pairs(failed, h, routes.chosen, routes, list, experts.least_group, a.cols, at, 2 * a.cols);
+    }
+    swiglu(launcher_, {y, a.data, narrow(pairs), narrow(a.cols)});
+    return written(a);
+  }
+  const Planes planes = planes_of(h, failed, 1);
+  FewProductParams p{};
+  p.weights = experts.same.gate_up;
+  p.unfit = planes.unfit;
+  p.failed = failed;
+  p.y = a.data;
+  p.x = planes.rows;
+  p.values_stride = experts.same.gate_up_values;
+  p.scales_stride = experts.same.gate_up_scales;
+  p.ldy = a.cols;
+  p.x_div = narrow(routes.chosen);
+  p.swiglu = 1;
+  if (pairs <= kLonePairs) {
+    p.which = routes.experts;
+    p.slots = narrow(pairs);
+  } else {
+    const Items items = sorted_pairs(routes, experts.count);
+    p.items = items.items;
+    p.total = items.total;
+    p.sorted = items.sorted;
+    p.slots = items.most;
+  }
+  run_product(launcher_, p);
+  written(a);
+}
+
+void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts,
+                            Rows shared, Rows z) {
+  const int64_t pairs = routes.rows * routes.chosen;
+  written(z);
+  if (fast(experts) && pairs <= kLonePairs && down_fits(experts.same.down, narrow(routes.chosen))) {
+    const Planes planes = planes_of(a, failed, routes.chosen);
+    FewDownParams p{};
+    p.weights = experts.same.down;
+    p.experts = routes.experts;
+    p.route_weights = routes.weights;
+    p.shared = shared.data;
+    p.z = z.data;
+    p.x = planes.rows;
+    p.values_stride = experts.same.down_values;
+    p.scales_stride = experts.same.down_scales;
+    p.rows = narrow(z.rows);
+    p.chosen = narrow(routes.chosen);
+    return down_few(launcher_, p);
+  }
+  auto* const y = y_.get<float>(pairs * z.cols);
+  if (fast(experts)) {
+    const Planes planes = planes_of(a, failed, routes.chosen);
+    const Items items = sorted_pairs(routes, experts.count);
+    FewProductParams p{};
+    p.weights = experts.same.down;
+    p.items = items.items;
+    p.total = items.total;
+    p.sorted = items.sorted;
+    p.y = y;
+    p.x = planes.rows;
+    p.values_stride = experts.same.down_values;
+    p.scales_stride = experts.same.down_scales;
+    p.ldy = z.cols;
+    p.slots = items.most;
+    p.x_div = 1;
+    run_product(launcher_, p);
+  } else {
+    plain_pairs(failed, a, 1, routes, experts.down, experts.least_group, z.cols, y, z.cols);
+  }
+  combine(launcher_,
+          {y, routes.weights, shared.data, z.data, narrow(z.rows), narrow(z.cols), narrow(routes.chosen), 0});
+}
+
+}  // namespace tercet::cuda

@@ -1,0 +1,83 @@
+// The kernels of a step, in order: collected first, then run at once, as a CUDA graph where the same step
+// came before.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace tercet::cuda {
+
+class Launcher {
+ public:
+  /// The stream must outlive the launcher. `graphs`: whether steps that repeat become graphs. `overlap`:
+  /// kernels may begin before earlier ones end, which devices can from compute capability 9.0 on; every
+  /// kernel waits for the earlier ones itself (after_earlier_kernels() of block.cuh).
+  Launcher(cudaStream_t stream, bool graphs, bool overlap)
+      : stream_(stream), graphs_on_(graphs), overlap_(overlap) {}
+  ~Launcher();
+  Launcher(const Launcher&) = delete;
+
+  /// Queues kernel<<<grid, block, shared>>>(params); a kernel takes one struct by value. With more than 48 KB
+  /// of shared memory the kernel's limit is raised.
+  template <class Params>
+  void add(void (*kernel)(Params), dim3 grid, dim3 block, const Params& params, size_t shared = 0) {
+    static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= kMaxParams);
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    Launch launch;
+    launch.kernel = reinterpret_cast<const void*>(kernel);
+    launch.grid = grid;
+    launch.block = block;
+    launch.shared = static_cast<uint32_t>(shared);
+    std::memcpy(launch.params.data(), &params, sizeof params);
+    add(launch);
+  }
+
+  /// Called before queued kernels run: copies what they read.
+  void set_before(std::function<void()> before) { before_ = std::move(before); }
+
+  /// Runs what is queued; returns before it is done.
+  void flush();
+  /// Runs what is queued and waits for it.
+  void wait();
+
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  static constexpr size_t kMaxParams = 248;
+  struct Launch {
+    const void* kernel = nullptr;
+    dim3 grid, block;
+    uint32_t shared = 0;
+    alignas(16) std::array<std::byte, kMaxParams> params{};
+
+    bool operator==(const Launch& other) const;
+  };
+  /// A list that ran, and its graph from the second time on.
+  struct Known {
+    std::vector<Launch> launches;
+    cudaGraphExec_t graph = nullptr;
+  };
+
+  void add(const Launch& launch);
+  void run_one_by_one(std::vector<Launch>& launches);
+  cudaGraphExec_t make_graph(std::vector<Launch>& launches);
+
+  cudaStream_t stream_;
+  bool graphs_on_;
+  bool overlap_;
+  std::function<void()> before_;
+  std::unordered_map<const void*, uint32_t> shared_;  // limits that were raised, by kernel
+  std::vector<Launch> queued_;
+  std::deque<Known> known_;  // the latest first
+};
+
+}  // namespace tercet::cuda
