@@ -7,9 +7,9 @@
 
 namespace tercet::cuda {
 
-void check(cudaError_t status, std::source_location where) {
+void check(cudaError_t status, const char* file, int line) {
   if (status == cudaSuccess) return;
-  fmt::print(stderr, "{}:{}: CUDA: {} ({})\n", where.file_name(), where.line(), cudaGetErrorString(status),
+  fmt::print(stderr, "{}:{}: CUDA: {} ({})\n", file, line, cudaGetErrorString(status),
              cudaGetErrorName(status));
   std::abort();
 }

@@ -3,11 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <source_location>
-
 namespace tercet::cuda {
 
 /// Stops the program with the place and CUDA's own words unless `status` is success.
-void check(cudaError_t status, std::source_location where = std::source_location::current());
+void check(cudaError_t status, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 }  // namespace tercet::cuda
