@@ -14,8 +14,6 @@
 #include "backend/cuda/cuda_ops.h"
 #include "base/log.h"
 #include "engine/local_executor.h"
-#include "model/hy_v3/inventory.h"
-#include "model/hy_v3/tensor_names.h"
 
 namespace tercet {
 namespace {
@@ -135,9 +133,7 @@ Result<hy_v3::RankLimits> limits_of(const BenchArguments& arguments, std::span<c
 
 Result<BenchSetting> describe(const BenchArguments& arguments, const OpenedModel& opened, BackendKind backend,
                               std::optional<CpuLevel> level) {
-  const TensorSource& source = *opened.checkpoint.tensors;
-  TERCET_TRY(const hy_v3::ModelNames names, hy_v3::resolve_names(opened.config, source));
-  TERCET_TRY(const auto inventory, hy_v3::take_inventory(opened.config, names, source));
+  TERCET_TRY(const auto inventory, inventory_of(opened));
   BenchSetting setting;
   setting.model = arguments.model.model;
   for (const hy_v3::InventoryLine& line : inventory) {

@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/threads.h"
-#include "model/hy_v3/inventory.h"
 #include "model/hy_v3/synthetic_model.h"
 #include "model/hy_v3/tensor_names.h"
 #include "weights/checkpoint.h"
@@ -34,15 +33,19 @@ Result<OpenedModel> open_model(const ModelOptions& options) {
   return model;
 }
 
+Result<std::vector<hy_v3::InventoryLine>> inventory_of(const OpenedModel& model) {
+  const TensorSource& tensors = *model.checkpoint.tensors;
+  TERCET_TRY(const hy_v3::ModelNames names, hy_v3::resolve_names(model.config, tensors));
+  return hy_v3::take_inventory(model.config, names, tensors);
+}
+
 namespace {
 
 /// Refuses, before weights are read, what will not fit into the bytes that are left `where`, and says what
 /// would.
 Result<void> check_memory(const OpenedModel& model, const ModelOptions& options,
                           const hy_v3::RankLimits& limits, int64_t available, const std::string& where) {
-  const TensorSource& tensors = *model.checkpoint.tensors;
-  TERCET_TRY(const hy_v3::ModelNames names, hy_v3::resolve_names(model.config, tensors));
-  TERCET_TRY(const auto inventory, hy_v3::take_inventory(model.config, names, tensors));
+  TERCET_TRY(const auto inventory, inventory_of(model));
   const int64_t tokens = int64_t{limits.pages} * kPageTokens;
   const hy_v3::MemoryPlan plan = hy_v3::plan_memory(model.config, inventory, tokens, limits.max_rows);
   if (plan.total() <= available) return {};

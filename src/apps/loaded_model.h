@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "apps/console.h"
 #include "apps/options.h"
 #include "engine/local_executor.h"
 #include "model/hy_v3/config.h"
+#include "model/hy_v3/inventory.h"
 #include "weights/checkpoint.h"
 
 namespace tercet {
@@ -45,6 +47,9 @@ Result<BackendKind> choose_backend(const ModelOptions& options, const OpenedMode
 
 /// `synchronous`: for who times single operations.
 std::unique_ptr<Ops> make_ops(BackendKind kind, int threads, bool synchronous = false);
+
+/// What the model consists of; names and shapes are read, no weights.
+Result<std::vector<hy_v3::InventoryLine>> inventory_of(const OpenedModel& model);
 
 /// The options' threads, or all that this process may use.
 int thread_count(const ModelOptions& options);

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "ops/forwarding_ops.h"
+
 namespace tercet {
 namespace {
 
@@ -26,34 +28,10 @@ Work attention_work(const Batch& batch, const KvCache& cache, int64_t heads) {
   return work;
 }
 
-class ProfiledOps final : public Ops {
+class ProfiledOps final : public ForwardingOps {
  public:
-  ProfiledOps(std::unique_ptr<Ops> inner, Profile& profile) : inner_(std::move(inner)), profile_(profile) {}
-
-  Buffer allocate(int64_t bytes) override { return inner_->allocate(bytes); }
-  void upload(void* device, const void* host, int64_t bytes) override { inner_->upload(device, host, bytes); }
-  void download(void* host, const void* device, int64_t bytes) override {
-    inner_->download(host, device, bytes);
-  }
-  int64_t allocated() const override { return inner_->allocated(); }
-
-  std::unique_ptr<Linear> pack_linear(std::span<const MatrixData> parts) override {
-    return inner_->pack_linear(parts);
-  }
-  std::unique_ptr<Table> pack_table(const MatrixData& table) override { return inner_->pack_table(table); }
-  std::unique_ptr<Experts> pack_experts(std::span<const MatrixData> gate, std::span<const MatrixData> up,
-                                        std::span<const MatrixData> down) override {
-    return inner_->pack_experts(gate, up, down);
-  }
-  std::unique_ptr<KvCache> make_cache(int32_t layers, int32_t heads, int32_t pages) override {
-    return inner_->make_cache(layers, heads, pages);
-  }
-
-  std::unique_ptr<Step> begin(const Batch& batch) override { return inner_->begin(batch); }
-  void copy_pages(KvCache& cache, std::span<const PageCopy> copies) override {
-    inner_->copy_pages(cache, copies);
-  }
-  std::vector<uint8_t> failed(Step& step) override { return inner_->failed(step); }
+  ProfiledOps(std::unique_ptr<Ops> inner, Profile& profile)
+      : ForwardingOps(std::move(inner)), profile_(profile) {}
 
   void embed(Step& step, std::span<const int32_t> tokens, const Table& table, Rows x) override {
     const int64_t row_bytes = table.bytes / std::max<int64_t>(1, table.vocabulary);
@@ -155,7 +133,6 @@ class ProfiledOps final : public Ops {
     cost.products += work.products;
   }
 
-  const std::unique_ptr<Ops> inner_;
   Profile& profile_;
   ModelPart before_ = ModelPart::draw;
   std::vector<int32_t> chosen_;

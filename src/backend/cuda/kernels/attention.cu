@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kHead) write_kv_kernel(WriteKvParams p) {
   const int page = p.places.pages[p.places.first_page[row] + position / 64];
   const int in_page = position % 64;
   if (head < p.heads + p.cache.heads) {
-    const float mean = head_tree(fma_(x, x, 0.0F), shared) / static_cast<float>(kHead);
+    const float mean = lane_tree<kHead>(fma_(x, x, 0.0F), shared) / static_cast<float>(kHead);
     const float r = 1.0F / sqrt_(mean + p.eps);
     x = (x * r) * (head < p.heads ? p.q_norm : p.k_norm)[d];
     shared[d] = x;

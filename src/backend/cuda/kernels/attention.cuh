@@ -10,26 +10,6 @@ namespace tercet::cuda {
 
 constexpr float kScale = 0x1.0527dcp-3F;  // fl(log2(e)/√128)
 
-/// The tree of rule 5 over 128 values, one a thread, lanes 128 to 255 being empty; to every thread.
-/// `shared`: 128 floats.
-__device__ inline float head_tree(float lane, float* shared) {
-  const int j = static_cast<int>(threadIdx.x);
-  shared[j] = lane;
-  __syncthreads();
-  for (int step = 64; step >= 32; step /= 2) {
-    if (j < step) shared[j] = shared[j] + shared[j + step];
-    __syncthreads();
-  }
-  if (j < 32) {
-    const float sum = warp_tree(shared[j]);
-    if (j == 0) shared[0] = sum;
-  }
-  __syncthreads();
-  const float sum = shared[0];
-  __syncthreads();
-  return sum;
-}
-
 __device__ inline uint32_t head_max(uint32_t bits, float* shared) {
   const uint32_t largest = warp_max(bits);
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = float_from_bits(largest);
@@ -63,7 +43,7 @@ __device__ inline HeadNumber round_by_norm(float x, float* shared) {
   float size = largest;
   if (!exponent_fails(e)) {
     const float scaled = x * power_of_two(-e);
-    size = power_of_two(e) * sqrt_(head_tree(fma_(scaled, scaled, 0.0F), shared)) * (1.0F + 0x1p-9F);
+    size = power_of_two(e) * sqrt_(lane_tree<kHead>(fma_(scaled, scaled, 0.0F), shared)) * (1.0F + 0x1p-9F);
   }
   return round_head(x, size, 12);
 }

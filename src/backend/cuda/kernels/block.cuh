@@ -27,12 +27,14 @@ __device__ inline float warp_tree(float x) {
   return x;
 }
 
-/// The tree of rule 5 over 256 threads; `shared` has 256 floats. Every thread gets the sum.
+/// The tree of rule 5 over a block of 256 threads, or of 128, lanes 128 to 255 being empty; `shared` has as
+/// many floats. Every thread gets the sum.
+template <int kThreads>
 __device__ inline float lane_tree(float lane, float* shared) {
   const int j = static_cast<int>(threadIdx.x);
   shared[j] = lane;
   __syncthreads();
-  for (int step = 128; step >= 32; step /= 2) {
+  for (int step = kThreads / 2; step >= 32; step /= 2) {
     if (j < step) shared[j] = shared[j] + shared[j + step];
     __syncthreads();
   }

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kRowThreads) norm_kernel(NormParams p) {
     lane = fma_(value, value, lane);
   }
   if (p.weight == nullptr) return;
-  const float mean = lane_tree(lane, tree) / static_cast<float>(p.k);
+  const float mean = lane_tree<kRowThreads>(lane, tree) / static_cast<float>(p.k);
   const float r = 1.0F / sqrt_(mean + p.eps);
   float* h = p.h + row * p.ldh;
   for (int i = static_cast<int>(threadIdx.x); i < p.k; i += kRowThreads) h[i] = (x[i] * r) * p.weight[i];
