@@ -14,7 +14,7 @@ test_packages=(libgtest-dev libgmock-dev clang libclang-rt-14-dev clang-tidy cla
   g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 
 # The oldest toolchain that the bridge's crates build with.
-cargo_minimum=1.85.0
+cargo_minimum=1.87.0
 
 installed() { dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^.i'; }
 

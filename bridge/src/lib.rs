@@ -1,5 +1,6 @@
 //! The C interface that tercet_bridge.h states.
 
+mod grammar;
 mod json;
 mod methods;
 mod provenance;
@@ -10,7 +11,9 @@ mod value;
 
 use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
 
+use grammar::{Grammars, Matcher};
 use template::Template;
 use tokenizer::Tokenizer;
 
@@ -64,6 +67,16 @@ unsafe fn bytes<'a>(data: *const u8, size: usize) -> &'a [u8] {
 }
 
 /// # Safety
+/// `data` points to `count` ids that outlive the call, or `count` is 0.
+unsafe fn ids<'a>(data: *const i32, count: usize) -> &'a [i32] {
+    if count == 0 {
+        &[]
+    } else {
+        std::slice::from_raw_parts(data, count)
+    }
+}
+
+/// # Safety
 /// As for [`bytes`].
 unsafe fn utf8<'a>(data: *const u8, size: usize) -> Result<&'a str, String> {
     std::str::from_utf8(bytes(data, size)).map_err(|error| error.to_string())
@@ -84,11 +97,11 @@ pub unsafe extern "C" fn tercet_buffer_free(buffer: Buffer) {
 pub unsafe extern "C" fn tercet_tokenizer_new(
     json: *const u8,
     size: usize,
-    tokenizer: *mut *mut Tokenizer,
+    tokenizer: *mut *const Tokenizer,
     error: *mut Buffer,
 ) -> bool {
     guarded(error, || {
-        tokenizer.write(Box::into_raw(Box::new(Tokenizer::new(bytes(json, size))?)));
+        tokenizer.write(Arc::into_raw(Arc::new(Tokenizer::new(bytes(json, size))?)));
         Ok(())
     })
 }
@@ -96,8 +109,8 @@ pub unsafe extern "C" fn tercet_tokenizer_new(
 /// # Safety
 /// See above.
 #[no_mangle]
-pub unsafe extern "C" fn tercet_tokenizer_free(tokenizer: *mut Tokenizer) {
-    drop(Box::from_raw(tokenizer));
+pub unsafe extern "C" fn tercet_tokenizer_free(tokenizer: *const Tokenizer) {
+    drop(Arc::from_raw(tokenizer));
 }
 
 /// # Safety
@@ -176,4 +189,83 @@ pub unsafe extern "C" fn tercet_template_render(
         );
         Ok(())
     })
+}
+
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn tercet_grammars_new(
+    tokenizer: *const Tokenizer,
+    controls: *const i32,
+    control_count: usize,
+    ends: *const i32,
+    end_count: usize,
+    vocabulary: usize,
+    grammars: *mut *mut Grammars,
+    error: *mut Buffer,
+) -> bool {
+    guarded(error, || {
+        Arc::increment_strong_count(tokenizer);
+        let made = Grammars::new(
+            Arc::from_raw(tokenizer),
+            ids(controls, control_count),
+            ids(ends, end_count),
+            vocabulary,
+        )?;
+        grammars.write(Box::into_raw(Box::new(made)));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn tercet_grammars_free(grammars: *mut Grammars) {
+    drop(Box::from_raw(grammars));
+}
+
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn tercet_grammars_compile(
+    grammars: *const Grammars,
+    grammar: *const u8,
+    size: usize,
+    matcher: *mut *mut Matcher,
+    error: *mut Buffer,
+) -> bool {
+    guarded(error, || {
+        matcher.write(Box::into_raw(Box::new((*grammars).compile(utf8(grammar, size)?)?)));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn tercet_matcher_free(matcher: *mut Matcher) {
+    drop(Box::from_raw(matcher));
+}
+
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn tercet_matcher_mask(
+    matcher: *mut Matcher,
+    words: *mut u32,
+    count: usize,
+    error: *mut Buffer,
+) -> bool {
+    guarded(error, || (*matcher).mask(std::slice::from_raw_parts_mut(words, count)))
+}
+
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn tercet_matcher_accept(
+    matcher: *mut Matcher,
+    token: i32,
+    error: *mut Buffer,
+) -> bool {
+    guarded(error, || (*matcher).accept(token))
 }

@@ -67,8 +67,8 @@ impl Tokenizer {
         }
     }
 
-    /// See tercet_tokenizer_vocabulary.
-    pub fn vocabulary(&self) -> Result<Vec<u8>, String> {
+    /// Ids in ascending order, each once, with its flags and bytes.
+    pub fn tokens(&self) -> Result<Vec<(u32, u8, Vec<u8>)>, String> {
         let mut tokens: Vec<(u32, u8, String)> = Vec::new();
         tokens.extend(self.model.get_vocab().into_iter().map(|(text, id)| (id, EXISTS, text)));
         for token in &self.added_tokens {
@@ -84,14 +84,21 @@ impl Tokenizer {
             Some(_) => {}
         }
         let bytes_of_chars = bytes_of_chars();
-        let mut table = Vec::new();
-        let mut next = 0;
-        for (id, flags, text) in tokens {
-            table.resize(table.len() + 5 * (id - next) as usize, 0); // ids that no token has
-            next = id + 1;
+        let with_bytes = |(id, flags, text): (u32, u8, String)| {
             // As Hugging Face decodes: a token with a character outside the table is its own UTF-8.
             let bytes: Option<Vec<u8>> = text.chars().map(|c| bytes_of_chars.get(&c).copied()).collect();
-            let bytes = bytes.unwrap_or_else(|| text.into_bytes());
+            (id, flags, bytes.unwrap_or_else(|| text.into_bytes()))
+        };
+        Ok(tokens.into_iter().map(with_bytes).collect())
+    }
+
+    /// See tercet_tokenizer_vocabulary.
+    pub fn vocabulary(&self) -> Result<Vec<u8>, String> {
+        let mut table = Vec::new();
+        let mut next = 0;
+        for (id, flags, bytes) in self.tokens()? {
+            table.resize(table.len() + 5 * (id - next) as usize, 0); // ids that no token has
+            next = id + 1;
             table.push(flags);
             table.extend((bytes.len() as u32).to_le_bytes());
             table.extend(bytes);

@@ -12,7 +12,6 @@
 #include "text/tokenizer.h"
 
 struct TercetGrammars;
-struct TercetMatcher;
 
 namespace tercet {
 
@@ -60,7 +59,7 @@ class AnswerGrammars {
   /// schema, objects in it with their members in the schema's order.
   ///
   /// Errors: a schema or grammar that is wrong, not supported (the message names the keyword) or beyond the
-  /// limits on size, depth and effort.
+  /// limits on size, depth and effort. Of a tool that is not strict, what can't be enforced is left aside.
   Result<AnswerConstraint> compile(const AnswerForm& form, bool in_thought) const;
 
  private:
@@ -75,6 +74,7 @@ class AnswerGrammars {
   const Tags* tags_ = nullptr;
   std::vector<int32_t> end_tokens_;
   int32_t vocabulary_ = 0;
+  std::shared_ptr<const std::vector<uint32_t>> in_thought_;  // what may come there
 };
 
 }  // namespace tercet

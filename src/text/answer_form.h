@@ -22,6 +22,7 @@ struct ResponseFormat {
   };
   Kind kind = Kind::text;
   Json schema;
+  bool strict = true;  // as ToolForm::strict
   std::string source;
   std::vector<std::string> choices;
 };
@@ -32,9 +33,11 @@ struct ToolChoice {
   std::string name;  // of `named`: a declared tool's
 };
 
+/// A function that calls may name.
 struct ToolForm {
   std::string name;
-  Json parameters;  // a JSON schema: an object, or a boolean
+  Json parameters;      // a JSON schema: an object, or a boolean
+  bool strict = false;  // refuse what of the schema can't be enforced, in place of leaving it aside
 };
 
 /// The defaults bind nothing.

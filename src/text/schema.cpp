@@ -27,6 +27,13 @@ std::string unescaped(std::string_view step) {
   return out;
 }
 
+const Json* item(const Json& array, const std::string& step) {
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(step.data(), step.data() + step.size(), index);
+  const bool whole = error == std::errc() && end == step.data() + step.size();
+  return whole && index < array.size() ? &array[index] : nullptr;
+}
+
 class Reader {
  public:
   explicit Reader(const Json& root) : root_(root) {}
@@ -37,7 +44,7 @@ class Reader {
     if (const Json* properties = find_member(schema, "properties")) {
       if (const Json* found = find_member(*properties, name)) return found;
     }
-    if (const Json* target = referred(schema)) {
+    if (const Json* target = target_of(schema)) {
       if (const Json* found = property(*target, name)) return found;
     }
     for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
@@ -54,7 +61,7 @@ class Reader {
   ValueTypes types(const Json& schema) {
     ValueTypes out;
     if (!schema.is_object() || !visit()) return out;
-    if (const Json* target = referred(schema)) meet(out, types(*target));
+    if (const Json* target = target_of(schema)) meet(out, types(*target));
     if (const Json* type = find_member(schema, "type"))
       meet(out, named(*type, find_member(schema, "nullable")));
     if (const Json* members = find_member(schema, "enum"); members != nullptr && members->is_array()) {
@@ -79,30 +86,9 @@ class Reader {
 
   bool visit() { return ++visits_ <= kMostVisits; }
 
-  /// What a "$ref" of the form "#/…" points at, or nullptr.
-  const Json* referred(const Json& schema) const {
-    const Json* ref = find_member(schema, "$ref");
-    if (ref == nullptr || !ref->is_string()) return nullptr;
-    std::string_view path = ref->get_ref<const std::string&>();
-    if (!path.starts_with('#')) return nullptr;
-    path.remove_prefix(1);
-    const Json* at = &root_;
-    while (at != nullptr && !path.empty()) {
-      if (path[0] != '/') return nullptr;
-      path.remove_prefix(1);
-      const size_t end = std::min(path.find('/'), path.size());
-      const std::string step = unescaped(path.substr(0, end));
-      at = at->is_array() ? item(*at, step) : find_member(*at, step);
-      path.remove_prefix(end);
-    }
-    return at;
-  }
-
-  static const Json* item(const Json& array, const std::string& step) {
-    size_t index = 0;
-    const auto [end, error] = std::from_chars(step.data(), step.data() + step.size(), index);
-    const bool whole = error == std::errc() && end == step.data() + step.size();
-    return whole && index < array.size() ? &array[index] : nullptr;
+  const Json* target_of(const Json& schema) const {
+    const Json* reference = find_member(schema, "$ref");
+    return reference == nullptr ? nullptr : referred(root_, *reference);
   }
 
   static ValueTypes named(const Json& type, const Json* nullable) {
@@ -141,6 +127,23 @@ class Reader {
 };
 
 }  // namespace
+
+const Json* referred(const Json& root, const Json& reference) {
+  if (!reference.is_string()) return nullptr;
+  std::string_view path = reference.get_ref<const std::string&>();
+  if (!path.starts_with('#')) return nullptr;
+  path.remove_prefix(1);
+  const Json* at = &root;
+  while (at != nullptr && !path.empty()) {
+    if (path[0] != '/') return nullptr;
+    path.remove_prefix(1);
+    const size_t end = std::min(path.find('/'), path.size());
+    const std::string step = unescaped(path.substr(0, end));
+    at = at->is_array() ? item(*at, step) : find_member(*at, step);
+    path.remove_prefix(end);
+  }
+  return at;
+}
 
 unsigned type_of(const Json& value) {
   if (is_number(value)) return is_integer(value) ? kIntegerType : kFractionType;

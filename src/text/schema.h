@@ -27,6 +27,9 @@ struct ValueTypes {
   std::vector<std::string> strings;  // those that enum or const name
 };
 
+/// What a reference of the form "#/…" (the value of a `$ref`) points at in `root`, or nullptr.
+const Json* referred(const Json& root, const Json& reference);
+
 /// The type bit of a value.
 unsigned type_of(const Json& value);
 

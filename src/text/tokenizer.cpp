@@ -34,14 +34,14 @@ bool collect_marks(std::string_view spelling, std::string& marks) {
 
 }  // namespace
 
-void Tokenizer::Free::operator()(TercetTokenizer* tokenizer) const { tercet_tokenizer_free(tokenizer); }
+void Tokenizer::Free::operator()(const TercetTokenizer* tokenizer) const { tercet_tokenizer_free(tokenizer); }
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& model_dir) {
   const std::filesystem::path path = model_dir / "tokenizer.json";
   TERCET_TRY(const std::string json, read_file(path));
   Tokenizer tokenizer;
   tokenizer.origin_ = path.string();
-  TercetTokenizer* bridge = nullptr;
+  const TercetTokenizer* bridge = nullptr;
   bridge::Buffer error;
   if (!tercet_tokenizer_new(bridge::bytes(json), json.size(), &bridge, error.out())) {
     return fail("{}: {}", path.string(), error.text());

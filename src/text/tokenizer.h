@@ -62,13 +62,16 @@ class Tokenizer {
   /// text.
   Result<std::vector<int32_t>> encode_prompt(std::string_view text, std::span<const TextSpan> foreign) const;
 
+  /// The Rust side's object, for others that stand on it.
+  const TercetTokenizer* bridge() const { return bridge_.get(); }
+
   /// As Hugging Face's decode: the tokens' bytes as UTF-8, what is none becoming U+FFFD.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
  private:
   static constexpr uint8_t kExists = 1, kControl = 2, kSpecial = 4;  // as in tercet_bridge.h
   struct Free {
-    void operator()(TercetTokenizer* tokenizer) const;
+    void operator()(const TercetTokenizer* tokenizer) const;
   };
 
   Tokenizer() = default;
@@ -80,7 +83,7 @@ class Tokenizer {
   std::optional<int32_t> control_at(std::string_view text, size_t at, size_t limit) const;
   Result<void> append_text(std::string_view text, std::vector<int32_t>& ids) const;
 
-  std::unique_ptr<TercetTokenizer, Free> bridge_;
+  std::unique_ptr<const TercetTokenizer, Free> bridge_;
   std::string origin_;
   std::string bytes_;            // of all tokens, by id
   std::vector<uint32_t> begin_;  // [id] to [id + 1] in bytes_
