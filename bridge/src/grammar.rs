@@ -1,31 +1,11 @@
 //! Grammars over a tokenizer's vocabulary, by llguidance.
 
-use std::sync::Arc;
-
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
-use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId};
 use llguidance::ParserFactory;
 
 use crate::tokenizer::Tokenizer;
-
-struct Environment {
-    tokenizer: Arc<Tokenizer>,
-    trie: TokTrie,
-}
-
-impl TokenizerEnv for Environment {
-    fn tok_trie(&self) -> &TokTrie {
-        &self.trie
-    }
-
-    fn tokenize_bytes(&self, text: &[u8]) -> Vec<TokenId> {
-        let encode = |text: &str| {
-            self.tokenizer.encode(text).unwrap_or_else(|_| self.trie.greedy_tokenize(text.as_bytes()))
-        };
-        self.trie.tokenize_with_greedy_fallback(text, encode)
-    }
-}
 
 pub struct Grammars {
     factory: ParserFactory,
@@ -48,7 +28,7 @@ const STACK_BYTES: usize = 256 << 20;
 
 impl Grammars {
     pub fn new(
-        tokenizer: Arc<Tokenizer>,
+        tokenizer: &Tokenizer,
         controls: &[i32],
         ends: &[i32],
         vocabulary: usize,
@@ -67,7 +47,9 @@ impl Grammars {
         let ends: Vec<TokenId> = ends.iter().map(|&id| id as TokenId).collect();
         let first = *ends.first().ok_or("there is no end token")?;
         let trie = TokTrie::from(&TokRxInfo::new(vocabulary as u32, first), &words).with_eos_tokens(&ends);
-        let environment: TokEnv = Arc::new(Environment { tokenizer, trie });
+        // Bytes that a grammar forces are not cut into tokens beforehand: a mask allows every token that fits,
+        // and costs no more where a grammar forces a megabyte.
+        let environment: TokEnv = std::sync::Arc::new(ApproximateTokEnv::new(trie));
         let slices = SlicedBiasComputer::general_slices();
         let factory = ParserFactory::new(&environment, InferenceCapabilities::default(), &slices);
         let mut factory = factory.map_err(|error| error.to_string())?;

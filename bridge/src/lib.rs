@@ -11,7 +11,6 @@ mod value;
 
 use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::Arc;
 
 use grammar::{Grammars, Matcher};
 use template::Template;
@@ -101,7 +100,7 @@ pub unsafe extern "C" fn tercet_tokenizer_new(
     error: *mut Buffer,
 ) -> bool {
     guarded(error, || {
-        tokenizer.write(Arc::into_raw(Arc::new(Tokenizer::new(bytes(json, size))?)));
+        tokenizer.write(Box::into_raw(Box::new(Tokenizer::new(bytes(json, size))?)));
         Ok(())
     })
 }
@@ -110,7 +109,7 @@ pub unsafe extern "C" fn tercet_tokenizer_new(
 /// See above.
 #[no_mangle]
 pub unsafe extern "C" fn tercet_tokenizer_free(tokenizer: *const Tokenizer) {
-    drop(Arc::from_raw(tokenizer));
+    drop(Box::from_raw(tokenizer.cast_mut()));
 }
 
 /// # Safety
@@ -205,13 +204,8 @@ pub unsafe extern "C" fn tercet_grammars_new(
     error: *mut Buffer,
 ) -> bool {
     guarded(error, || {
-        Arc::increment_strong_count(tokenizer);
-        let made = Grammars::new(
-            Arc::from_raw(tokenizer),
-            ids(controls, control_count),
-            ids(ends, end_count),
-            vocabulary,
-        )?;
+        let (controls, ends) = (ids(controls, control_count), ids(ends, end_count));
+        let made = Grammars::new(&*tokenizer, controls, ends, vocabulary)?;
         grammars.write(Box::into_raw(Box::new(made)));
         Ok(())
     })

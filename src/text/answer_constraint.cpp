@@ -30,6 +30,16 @@ bool is_set(const Mask& mask, int32_t token) {
   return ((mask[static_cast<size_t>(token) / 32] >> (token % 32)) & 1U) != 0;
 }
 
+/// A message that may quote all of a grammar: its first line, or so much of it as one can read.
+std::string_view readable(std::string_view message) {
+  constexpr size_t kLongest = 300;
+  message = message.substr(0, message.find('\n'));
+  if (message.size() <= kLongest) return message;
+  size_t end = kLongest;
+  while ((message[end] & 0xc0) == 0x80) --end;  // not within a character
+  return message.substr(0, end);
+}
+
 bool is_tool_tag(Tag tag) { return tag >= Tag::tool_calls && tag <= Tag::end_tool_response; }
 
 }  // namespace
@@ -66,7 +76,7 @@ struct AnswerConstraint::State {
     Mask mask(words_of(vocabulary));
     bridge::Buffer error;
     if (!tercet_matcher_mask(matcher.get(), mask.data(), mask.size(), error.out())) {
-      return fail("the answer's grammar cannot be followed further: {}", error.text());
+      return fail("the answer's grammar cannot be followed further: {}", readable(error.text()));
     }
     return mask;
   }
@@ -141,9 +151,14 @@ Result<AnswerConstraint> AnswerGrammars::compile(const AnswerForm& form, bool in
     TercetMatcher* made = nullptr;
     bridge::Buffer error;
     if (!tercet_grammars_compile(bridge_.get(), bridge::bytes(grammar), grammar.size(), &made, error.out())) {
-      return fail("{}", error.text());
+      return fail("{}", readable(error.text()));
     }
     matcher.reset(made);
+    // A grammar without any text (references that only refer to each other) compiles, too.
+    Mask first(words_of(vocabulary_));
+    if (!tercet_matcher_mask(made, first.data(), first.size(), error.out())) {
+      return fail("there is no text that fits, or too much work to find it ({})", readable(error.text()));
+    }
     return {};
   };
   TERCET_TRY(std::optional<AnswerGrammar> grammar, answer_grammar(form, *tags_, LaxSchemas::known));

@@ -474,6 +474,14 @@ TEST(AnswerConstraint, TellsWhatASchemaHasThatIsNotSupported) {
               StartsWith("structured_outputs.grammar: "));
   EXPECT_EQ(error_of({{"structured_outputs", {{"regex", std::string(70'000, 'a')}}}}),
             "structured_outputs: a grammar may have 65536 bytes, found 70000");
+  EXPECT_EQ(
+      error_of(with_schema(R"({"items": {"type": "integer", "multipleOf": 10001}})")),
+      "response_format.json_schema.schema: `multipleOf` is supported from 0.0001 to 10000, found 10001");
+  EXPECT_THAT(error_of(with_schema(R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"},
+                                       "b": {"$ref": "#/$defs/a"}}})")),
+              StartsWith("response_format.json_schema.schema: there is no text that fits, or too much work"));
+  const std::string nested = std::string(20'000, '(') + "a" + std::string(20'000, ')');
+  EXPECT_LT(error_of({{"structured_outputs", {{"regex", nested}}}}).size(), 400u);
   std::string deep;
   for (int i = 0; i < 101; ++i) deep += R"({"items":)";
   EXPECT_EQ(error_of(with_schema(deep + "1" + std::string(101, '}'))),

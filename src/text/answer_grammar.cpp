@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "text/schema.h"
@@ -43,6 +45,21 @@ void move_references(Json& value) {
       move_references(item);
     }
   }
+}
+
+/// The first `multipleOf` whose automaton would be too large; nullptr where there is none.
+Json* excessive_multiple(Json& value) {
+  constexpr double kMost = 10'000;
+  if (!value.is_structured()) return nullptr;
+  for (auto& [key, item] : value.items()) {
+    if (key == "multipleOf" && is_number(item)) {
+      const double of = std::strtod(number_spelling(item).c_str(), nullptr);
+      if (!(of >= 1 / kMost && of <= kMost)) return &value;
+    } else if (Json* found = excessive_multiple(item)) {
+      return found;
+    }
+  }
+  return nullptr;
 }
 
 /// `schema`, whose references are into `root`, as a document of its own.
@@ -119,6 +136,13 @@ class Writer {
     if (document == false) return fail("{}: no value is allowed by the schema false", where);
     if (!within_depth(document, kDeepestSchema)) {
       return fail("{}: the schema nests more than {} deep", where, kDeepestSchema);
+    }
+    while (Json* holder = excessive_multiple(document)) {
+      if (strict) {
+        return fail("{}: `multipleOf` is supported from 0.0001 to 10000, found {}", where,
+                    number_spelling((*holder)["multipleOf"]));
+      }
+      holder->erase("multipleOf");
     }
     // Spaces as in the arguments that chat templates show; elsewhere none, of which there could be no end.
     document["x-guidance"] = {{"whitespace_flexible", false},
