@@ -21,17 +21,21 @@ void note(int signal) {
 
 }  // namespace
 
-Interrupts::Interrupts() {
+Interrupts::Interrupts(const std::vector<int>& signals) {
   TERCET_CHECK(!alive.exchange(true));
   noted = false;
   struct sigaction action {};
   action.sa_handler = note;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, &before_);
+  for (const int signal : signals) {
+    Before& before = before_.emplace_back();
+    before.signal = signal;
+    sigaction(signal, &action, &before.action);
+  }
 }
 
 Interrupts::~Interrupts() {
-  sigaction(SIGINT, &before_, nullptr);
+  for (const Before& before : before_) sigaction(before.signal, &before.action, nullptr);
   alive = false;
 }
 

@@ -6,11 +6,11 @@
 #include <cstdio>
 
 #include "apps/arguments.h"
-#include "apps/divergence.h"
 #include "apps/loaded_model.h"
 #include "apps/token_file.h"
 #include "base/sha256.h"
 #include "engine/scoring.h"
+#include "serve/divergence.h"
 #include "weights/safetensors.h"
 
 namespace tercet {

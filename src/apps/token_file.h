@@ -9,20 +9,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "serve/divergence.h"
 #include "weights/tensor_source.h"
 
 namespace tercet {
 
 /// The sequences `tokens.I` (int16 or int32) by I.
 Result<std::map<int, std::vector<int32_t>>> read_token_sequences(const TensorSource& file);
-
-/// The largest log-probabilities of each position of one sequence.
-struct TopLogprobs {
-  int64_t rows = 0;
-  int64_t top = 0;
-  std::vector<int32_t> ids;     // [rows, top]
-  std::vector<float> logprobs;  // [rows, top]
-};
 
 /// `KIND.I.ids` and `KIND.I.logprobs` by I. Error where there are none, naming the kinds that the file has.
 Result<std::map<int, TopLogprobs>> read_top_logprobs(const TensorSource& file, const std::string& kind);

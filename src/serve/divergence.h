@@ -4,11 +4,19 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <vector>
 
-#include "apps/token_file.h"
 #include "base/error.h"
 
 namespace tercet {
+
+/// The largest log-probabilities of each position of one sequence.
+struct TopLogprobs {
+  int64_t rows = 0;
+  int64_t top = 0;
+  std::vector<int32_t> ids;     // [rows, top]
+  std::vector<float> logprobs;  // [rows, top]
+};
 
 struct Divergence {
   int64_t positions = 0;

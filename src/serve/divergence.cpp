@@ -1,4 +1,4 @@
-#include "apps/divergence.h"
+#include "serve/divergence.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,60 @@
+#include "serve/api_error.h"
+
+#include <charconv>
+
+namespace tercet {
+namespace {
+
+std::string_view type_of_status(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "service_unavailable_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+}  // namespace
+
+ApiError error_from(const Json& request, std::string message) {
+  ApiError error;
+  error.param = message.substr(0, message.find_first_of(" :[."));
+  if (find_member(request, error.param) == nullptr) error.param.clear();
+  error.message = std::move(message);
+  return error;
+}
+
+Json openai_error(const ApiError& error) {
+  return {{"error",
+           {{"message", error.message},
+            {"type", type_of_status(error.status)},
+            {"param", text_or_null(error.param)},
+            {"code", text_or_null(error.code)}}}};
+}
+
+HttpResponse openai_error_response(const ApiError& error) {
+  HttpResponse response{.status = error.status, .body = wire_text(openai_error(error))};
+  if (error.retry_after > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
+  return response;
+}
+
+std::string wire_text(const Json& value) { return to_json_text(value); }
+
+Json exact_number(float value) {
+  const std::string decimal = fmt::format("{}", value);
+  double number = 0;
+  std::from_chars(decimal.data(), decimal.data() + decimal.size(), number);
+  return number;
+}
+
+}  // namespace tercet

@@ -1,0 +1,191 @@
+#include "serve/chat_completions.h"
+
+#include "serve/chat_consumer.h"
+#include "serve/ids.h"
+#include "serve/openai_json.h"
+
+namespace tercet {
+namespace {
+
+void set_reasoning(Json& message, const std::string& text, const ServiceOptions& options) {
+  if (options.reasoning_content) message["reasoning_content"] = text;
+  if (options.reasoning) message["reasoning"] = text;
+}
+
+/// The answer as one object.
+class WholeChat final : public ChatConsumer {
+ public:
+  using ChatConsumer::ChatConsumer;
+
+  void end() override {
+    Json body = head_.json("chat.completion", service().model);
+    Json choices = Json::array();
+    for (size_t i = 0; i < parts().size(); ++i) choices.push_back(choice(i));
+    body["choices"] = std::move(choices);
+    body["usage"] = tally().usage_json();
+    body["timings"] = tally().timings_json();
+    body["seed"] = seed();
+    if (!request().warnings.empty()) body["warnings"] = request().warnings;
+    note_usage();
+    exchange().respond({.body = wire_text(body)});
+  }
+
+  void fail(const ApiError& error) override { exchange().respond(openai_error_response(error)); }
+
+ private:
+  Json choice(size_t index) {
+    const ChatPart& part = parts()[index];
+    return {{"index", index},
+            {"message", message(part.answer)},
+            {"logprobs", request().logprobs ? chat_logprobs(told(index), service().model.tokenizer) : Json()},
+            {"finish_reason", part.finish_reason()},
+            {"stop_reason", stop_reason(part)}};
+  }
+
+  Json message(const Answer& answer) const {
+    const bool only_calls = answer.content.empty() && !answer.calls.empty();
+    Json message{
+        {"role", "assistant"}, {"content", only_calls ? Json() : Json(answer.content)}, {"refusal", nullptr}};
+    if (!answer.reasoning.empty()) set_reasoning(message, answer.reasoning, service().options);
+    if (answer.calls.empty()) return message;
+    Json calls = Json::array();
+    for (const Answer::Call& call : answer.calls) {
+      calls.push_back({{"id", random_id("call_")},
+                       {"type", "function"},
+                       {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+    }
+    message["tool_calls"] = std::move(calls);
+    return message;
+  }
+
+  AnswerHead head_ = AnswerHead::make("chatcmpl-");
+};
+
+/// The answer as it comes.
+class ChatStream final : public ChatConsumer {
+ public:
+  using ChatConsumer::ChatConsumer;
+
+  void begin(const std::vector<Submitted>& submitted) override {
+    ChatConsumer::begin(submitted);
+    exchange().begin_stream({});
+    for (size_t i = 0; i < parts().size(); ++i) {
+      Json first = chunk(i, {{"role", "assistant"}, {"content", ""}});
+      if (i == 0) {
+        first["seed"] = seed();
+        if (!request().warnings.empty()) first["warnings"] = request().warnings;
+      }
+      exchange().write(sse_data(first));
+    }
+  }
+
+  void end() override {
+    if (request().include_usage) {
+      Json body = head_.json("chat.completion.chunk", service().model);
+      body["choices"] = Json::array();
+      body["usage"] = tally().usage_json();
+      body["timings"] = tally().timings_json();
+      exchange().write(sse_data(body));
+    }
+    note_usage();
+    exchange().write(std::string(kSseDone));
+    exchange().end();
+  }
+
+  void fail(const ApiError& error) override {
+    exchange().note("error", to_json_text(error.message));
+    exchange().write(sse_data(openai_error(error)));
+    exchange().write(std::string(kSseDone));
+    exchange().end();
+  }
+
+ protected:
+  void on_progress(int32_t done) override {
+    exchange().write(sse_progress(done, request().prompt.tokens.size()));
+  }
+
+  void on_events(size_t part, const std::vector<AnswerEvent>& events) override {
+    for (const AnswerEvent& event : events) {
+      Json next = delta(event);
+      if (!next.is_null()) exchange().write(sse_data(chunk(part, std::move(next))));
+    }
+  }
+
+  void on_part_end(size_t part) override {
+    Json last = chunk(part, Json::object());
+    Json& choice = last["choices"][0];
+    choice["finish_reason"] = parts()[part].finish_reason();
+    choice["stop_reason"] = stop_reason(parts()[part]);
+    bool all = true;
+    for (const ChatPart& other : parts()) all = all && other.ended;
+    if (all) last["timings"] = tally().timings_json();
+    exchange().write(sse_data(last));
+  }
+
+ private:
+  Json chunk(size_t part, Json delta) {
+    Json logprobs;
+    if (!parts()[part].tokens.empty()) logprobs = chat_logprobs(told(part), service().model.tokenizer);
+    Json body = head_.json("chat.completion.chunk", service().model);
+    body["choices"] = Json::array({{{"index", part},
+                                    {"delta", std::move(delta)},
+                                    {"logprobs", std::move(logprobs)},
+                                    {"finish_reason", nullptr}}});
+    if (request().include_usage) body["usage"] = nullptr;
+    return body;
+  }
+
+  /// Null where there is nothing to tell.
+  Json delta(const AnswerEvent& event) const {
+    switch (event.kind) {
+      case AnswerEvent::Kind::reasoning: {
+        Json out = Json::object();
+        set_reasoning(out, event.text, service().options);
+        return out;
+      }
+      case AnswerEvent::Kind::content:
+        return {{"content", event.text}};
+      case AnswerEvent::Kind::call_begin:
+        return call(event.call, {{"id", random_id("call_")},
+                                 {"type", "function"},
+                                 {"function", {{"name", event.text}, {"arguments", ""}}}});
+      case AnswerEvent::Kind::arguments:
+        return call(event.call, {{"function", {{"arguments", event.text}}}});
+      case AnswerEvent::Kind::call_end:
+        break;
+    }
+    return {};
+  }
+
+  static Json call(int index, Json members) {
+    Json one{{"index", index}};
+    one.update(members);
+    return {{"tool_calls", Json::array({std::move(one)})}};
+  }
+
+  const AnswerHead head_ = AnswerHead::make("chatcmpl-");
+};
+
+}  // namespace
+
+void answer_chat_completions(const Service& service, HttpRequest request,
+                             std::shared_ptr<Exchange> exchange) {
+  const auto refuse_with = [&](const ApiError& error) { exchange->respond(openai_error_response(error)); };
+  auto body = parse_body(request.body);
+  if (!body) return refuse_with(body.error());
+  auto chat = read_chat_request(*body, service);
+  if (!chat) return refuse_with(chat.error());
+  auto parts = engine_requests(*chat, service);
+  if (!parts) return refuse_with(parts.error());
+  std::unique_ptr<AnswerConsumer> consumer;
+  if (chat->stream) {
+    consumer = std::make_unique<ChatStream>(service, std::move(*chat), exchange);
+  } else {
+    consumer = std::make_unique<WholeChat>(service, std::move(*chat), exchange);
+  }
+  if (const auto error = generate(service.driver, exchange, std::move(*parts), std::move(consumer))) {
+    refuse_with(*error);
+  }
+}
+
+}  // namespace tercet

@@ -1,0 +1,30 @@
+// A chat request as it is understood, whatever protocol it came in.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "serve/service.h"
+#include "text/chat_template.h"
+
+namespace tercet {
+
+struct ChatRequest {
+  Prompt prompt;
+  bool in_thought = false;  // the answer begins inside a thought
+  Json tools;               // a list, or null
+  SamplingParams params;
+  int32_t choices = 1;
+  bool logprobs = false;
+  bool stream = false;
+  bool include_usage = false;         // at the end of a stream
+  std::vector<std::string> warnings;  // names of fields that were ignored
+};
+
+/// Reads an OpenAI-shaped request: /v1/chat/completions'.
+ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& service);
+
+/// The engine's requests, one for each choice.
+ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Service& service);
+
+}  // namespace tercet

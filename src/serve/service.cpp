@@ -1,0 +1,54 @@
+#include "serve/service.h"
+
+#include <algorithm>
+
+namespace tercet {
+namespace {
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+std::optional<ApiError> check_model(Fields& fields, const ServedModel& model) {
+  const auto name = fields.string("model");
+  const auto known = [&](const std::string& wanted) {
+    return std::find(model.names.begin(), model.names.end(), wanted) != model.names.end();
+  };
+  if (!name || known(*name) || known("*")) return std::nullopt;
+  return ApiError{
+      .status = 404,
+      .message = fmt::format("model: `{}` is not served here, but {} is", *name, joined(model.names)),
+      .param = "model",
+      .code = "model_not_found"};
+}
+
+ApiResult<std::vector<std::string>> finish_fields(Fields& fields, const Service& service) {
+  // Labels for the caller's own use, which ask for nothing.
+  for (const char* label : {"user", "metadata", "safety_identifier", "prompt_cache_key"}) fields.any(label);
+  if (fields.error()) return refuse(*fields.error());
+  std::vector<std::string> ignored = fields.ignored();
+  if (!service.options.strict || ignored.empty()) return ignored;
+  return refuse(
+      {.message = fmt::format("not supported, and refused since the server is strict: {}", joined(ignored)),
+       .param = ignored.front(),
+       .code = "unsupported_parameter"});
+}
+
+std::optional<ApiError> check_length(size_t prompt_tokens, const SamplingParams& params,
+                                     const Service& service, std::string_view param) {
+  const int32_t least = std::max(params.min_tokens, params.max_tokens.value_or(1) > 0 ? 1 : 0);
+  const auto context = static_cast<size_t>(service.driver.context());
+  if (prompt_tokens + static_cast<size_t>(least) <= context) return std::nullopt;
+  return ApiError{.message = fmt::format(
+                      "This model's maximum context length is {} tokens. However, your prompt has {} tokens, "
+                      "and {} at least {} to be drawn.",
+                      context, prompt_tokens, least, least == 1 ? "is" : "are"),
+                  .param = std::string(param),
+                  .code = "context_length_exceeded"};
+}
+
+}  // namespace tercet

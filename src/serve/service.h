@@ -1,0 +1,39 @@
+// What the endpoints answer from.
+#pragma once
+
+#include <chrono>
+
+#include "serve/engine_driver.h"
+#include "serve/fields.h"
+#include "serve/served_model.h"
+
+namespace tercet {
+
+struct ServiceOptions {
+  bool strict = false;                      // fields that would be ignored are errors
+  bool reasoning_content = true;            // names under which thoughts are told: this,
+  bool reasoning = false;                   // and this
+  std::chrono::milliseconds stall{120000};  // without a step, after which the server is not ready
+};
+
+/// Shared by all threads; constant but for the driver.
+struct Service {
+  const ServedModel& model;
+  EngineDriver& driver;
+  ServiceOptions options;
+
+  const std::string& model_name() const { return model.names.front(); }
+};
+
+/// Reads `model` and refuses one that is not served.
+std::optional<ApiError> check_model(Fields& fields, const ServedModel& model);
+
+/// Ends the reading of a request: its first error, or the names of what nobody read, which are an error where
+/// the service is strict.
+ApiResult<std::vector<std::string>> finish_fields(Fields& fields, const Service& service);
+
+/// The error for a prompt that leaves no room for an answer.
+std::optional<ApiError> check_length(size_t prompt_tokens, const SamplingParams& params,
+                                     const Service& service, std::string_view param);
+
+}  // namespace tercet

@@ -1,0 +1,114 @@
+// For tests: an exchange without a network, and a server's parts on a fake executor.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/fake_executor.h"
+#include "serve/service.h"
+#include "text/test_model.h"
+
+namespace tercet {
+
+/// Collects what an endpoint writes. Tasks run on the thread that waits.
+class TestExchange final : public Exchange {
+ public:
+  void post(std::function<void()> task) override {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    posted_.notify_one();
+  }
+  void on_leave(std::function<void()> call) override { leave_ = std::move(call); }
+  void respond(HttpResponse given) override {
+    EXPECT_FALSE(ended);
+    response = std::move(given);
+    finish();
+  }
+  void begin_stream(HttpHeaders) override {
+    EXPECT_FALSE(streaming);
+    streaming = true;
+  }
+  void write(std::string text) override {
+    EXPECT_TRUE(streaming && !ended);
+    stream += text;
+  }
+  void end() override {
+    EXPECT_TRUE(streaming && !ended);
+    finish();
+  }
+  void note(std::string, std::string) override {}
+
+  /// Runs tasks until the answer has ended.
+  void wait() {
+    while (!ended) {
+      std::function<void()> task;
+      {
+        std::unique_lock lock(mutex_);
+        posted_.wait(lock, [this] { return !tasks_.empty(); });
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+  void leave() { std::exchange(leave_, nullptr)(); }
+
+  HttpResponse response;
+  std::string stream;
+  bool streaming = false;
+  bool ended = false;
+
+ private:
+  void finish() {
+    ended = true;
+    leave_ = nullptr;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::deque<std::function<void()>> tasks_;
+  std::function<void()> leave_;
+};
+
+/// hy3-tiny's text side over logits that are a hash of the tokens before.
+struct TestService {
+  static constexpr int32_t kVocabulary = 4096;
+  static constexpr int32_t kContext = 2048;
+
+  explicit TestService(ServiceOptions options = {})
+      : executor(64, 256, kVocabulary),
+        driver(make_engine(executor, tags.id(Tag::eos)), {.max_sequences = 8, .max_waiting = 8}),
+        service{model, driver, options} {}
+
+  static std::unique_ptr<Engine> make_engine(FakeExecutor& executor, int32_t eos) {
+    EngineOptions options;
+    options.max_positions = kContext;
+    options.max_sequences = 8;
+    options.eos_tokens = {eos};
+    return std::move(*Engine::create(options, executor));
+  }
+
+  Tokenizer tokenizer = std::move(*Tokenizer::load(kTinyModel));
+  Tags tags = std::move(*Tags::read(tokenizer));
+  ChatTemplate chat_template = std::move(*ChatTemplate::load(kTinyModel));
+  ServedModel model{.names = {"test"},
+                    .path = "test",
+                    .fingerprint = "fp_test",
+                    .tokenizer = tokenizer,
+                    .tags = tags,
+                    .chat_template = chat_template,
+                    .defaults = {},
+                    .vocabulary = kVocabulary,
+                    .trained_context = kContext,
+                    .created = 0};
+  FakeExecutor executor;
+  EngineDriver driver;
+  Service service;
+};
+
+}  // namespace tercet

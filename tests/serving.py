@@ -1,0 +1,114 @@
+"""A `tercet serve` process for tests, and what several test files ask of it."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "build" / "release" / "tercet"
+MODEL = ROOT / "models" / "hy3-tiny"
+
+
+class Server:
+    """Started with options beside the model; ready when the constructor returns, unless `wait` is False."""
+
+    def __init__(self, *options, model=MODEL, wait=True, env=None, scheme="http"):
+        self.process = subprocess.Popen([PROGRAM, "serve", model, "--port", "0", *map(str, options)], text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+        self.log, self.messages = [], []
+        self._listening, self._ready = threading.Event(), threading.Event()
+        self._threads = [threading.Thread(target=self._read_log, daemon=True),
+                         threading.Thread(target=self._read_messages, daemon=True)]
+        for thread in self._threads:
+            thread.start()
+        assert self._listening.wait(60), self.messages
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        if wait:
+            assert self._ready.wait(120), self.messages
+
+    def _read_log(self):
+        for line in self.process.stdout:
+            self.log.append(json.loads(line))
+
+    def _read_messages(self):
+        for line in self.process.stderr:
+            self.messages.append(line.rstrip("\n"))
+            if match := re.search(r"listening on \S+:(\d+)$", line.strip()):
+                self.port = int(match[1])
+                self._listening.set()
+            if " is ready: " in line:
+                self._ready.set()
+
+    def get(self, path, **kwargs):
+        return httpx.get(self.url + path, timeout=60, **kwargs)
+
+    def post(self, path, body, **kwargs):
+        return httpx.post(self.url + path, json=body, timeout=120, **kwargs)
+
+    def metric(self, name):
+        """The sum of a metric's samples."""
+        values = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", self.get("/metrics").text, re.MULTILINE)
+        assert values, name
+        return sum(map(float, values))
+
+    def idle(self, seconds=60):
+        """Waits until no request runs or waits; the cache's pages are then free or cached."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            props = self.get("/props").json()
+            if props["running"] == props["waiting"] == props["cache"]["active"] == 0:
+                assert props["cache"]["free"] + props["cache"]["cached"] == props["cache"]["pages"]
+                return True
+            time.sleep(0.02)
+        return False
+
+    def stop(self, number=signal.SIGTERM, seconds=60):
+        """Its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(seconds)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for thread in self._threads:
+            thread.join(10)
+
+
+@contextmanager
+def serving(*options, **kwargs):
+    server = Server(*options, **kwargs)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def events_of(response_text):
+    """The data of a stream's events, comments left out; the last must be [DONE]."""
+    data = [line.removeprefix("data: ") for line in response_text.split("\n") if line.startswith("data: ")]
+    assert data[-1] == "[DONE]" and data.count("[DONE]") == 1
+    return [json.loads(one) for one in data[:-1]]
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def raw(server, data, seconds=20):
+    """What comes back for bytes sent over a connection of their own, until it is closed."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as connection:
+        connection.sendall(data)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+    return received
