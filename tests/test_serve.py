@@ -167,8 +167,10 @@ def test_a_cached_prefix_changes_nothing(chat):
     assert 64 <= other.usage.prompt_tokens_details.cached_tokens < other.usage.prompt_tokens - 1
 
 
-@pytest.mark.parametrize("repeats, tokens", [(80, 4000), (160, 8000), (320, 16000)])
-def test_recalls_planted_codes(chat, repeats, tokens):
+@pytest.mark.parametrize("repeats, tokens", [(64, 4000), (125, 8000), (250, 16000)])
+def test_recalls_planted_codes(chat, full, repeats, tokens):
+    if tokens > 8000 and not full:
+        pytest.skip("./test --full reads it")
     texts = [FILLER] * repeats
     texts[repeats // 3] += "The code for cart is 91009. "
     texts[repeats // 2] += "The code for expert is 68819. "

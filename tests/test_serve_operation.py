@@ -100,7 +100,7 @@ def test_bodies_that_are_too_long(guarded):
 
 @pytest.mark.parametrize("options, words", [
     (["--host", "0.0.0.0"], "could call without a key"),
-    (["--host", "localhost"], "expected the number of an interface"),
+    (["--host", "example.org", "--allow-public"], "expected the number of an interface"),
     (["--tls-cert", "c.pem"], "belong together"),
     (["--tls-cert", "/nothing.pem", "--tls-key", "/nothing.pem"], "no certificate in PEM form"),
     (["--api-key-file", "/nothing.txt"], "cannot be read"),

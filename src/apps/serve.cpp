@@ -137,7 +137,8 @@ Result<void> read_keys(ServeArguments& arguments) {
 
 Result<void> check_arguments(ServeArguments& arguments) {
   TERCET_TRY_VOID(read_keys(arguments));
-  const HttpOptions& http = arguments.http;
+  HttpOptions& http = arguments.http;
+  if (http.address == "localhost") http.address = "127.0.0.1";
   if (http.certificate.empty() != http.key.empty()) return fail("--tls-cert and --tls-key belong together");
   if (!is_loopback(http.address) && arguments.guard.keys.empty() && !arguments.allow_public) {
     return fail(
