@@ -348,6 +348,8 @@ def test_kl_from_uploaded_log_probabilities(server):
     assert kl["top1_equal"] >= len(ids) - 1
     wrong = server.post("/v1/kl", {**body, "ids": body["ids"][1:]})
     assert wrong.status_code == 400 and "one for each token" in wrong.json()["error"]["message"]
+    wrong = server.post("/v1/kl", {**body, "logprobs": [[1.0] * 8] * len(ids)})
+    assert wrong.status_code == 400 and "expected logarithms of probabilities" in wrong.json()["error"]["message"]
 
 
 def test_metrics_are_sums(server):

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -256,12 +257,15 @@ Result<int> run_serve(Arguments given, const Console& console) {
 
   // The server goes first: what it answers from lives longer.
   Backend backend;
-  HttpServer* listening = nullptr;
+  std::atomic<const HttpServer*> listening{nullptr};
   std::mutex log_mutex;
   RouterOptions options;
   options.guard = arguments.guard;
   options.log_bodies = arguments.log_prompts;
-  options.connections = [&] { return listening == nullptr ? 0 : listening->connections(); };
+  options.connections = [&] {
+    const HttpServer* open = listening;
+    return open == nullptr ? 0 : open->connections();
+  };
   if (!arguments.no_log) {
     options.log_line = [&](const std::string& line) {
       const std::lock_guard lock(log_mutex);

@@ -91,6 +91,12 @@ ApiResult<TopLogprobs> read_uploaded(const Json& body, size_t rows) {
   auto logprobs =
       read_rows<float>(body, "logprobs", rows, width, [](double value) { return static_cast<float>(value); });
   if (!logprobs) return refuse(std::move(logprobs).error());
+  for (const float logprob : *logprobs) {
+    if (logprob >= -1e6F && logprob <= 0.01F) continue;
+    return refuse(
+        {.message = fmt::format("logprobs: expected logarithms of probabilities, found {}", logprob),
+         .param = "logprobs"});
+  }
   top.rows = static_cast<int64_t>(rows);
   top.top = static_cast<int64_t>(width);
   top.ids = std::move(*ids);
