@@ -157,7 +157,7 @@ class ChatStream final : public ChatConsumer {
     return {};
   }
 
-  static Json call(int index, Json members) {
+  static Json call(int index, const Json& members) {
     Json one{{"index", index}};
     one.update(members);
     return {{"tool_calls", Json::array({std::move(one)})}};
@@ -168,8 +168,8 @@ class ChatStream final : public ChatConsumer {
 
 }  // namespace
 
-void answer_chat_completions(const Service& service, HttpRequest request,
-                             std::shared_ptr<Exchange> exchange) {
+void answer_chat_completions(const Service& service, const HttpRequest& request,
+                             const std::shared_ptr<Exchange>& exchange) {
   const auto refuse_with = [&](const ApiError& error) { exchange->respond(openai_error_response(error)); };
   auto body = parse_body(request.body);
   if (!body) return refuse_with(body.error());

@@ -8,6 +8,7 @@
 
 namespace tercet {
 
-void answer_chat_completions(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange);
+void answer_chat_completions(const Service& service, const HttpRequest& request,
+                             const std::shared_ptr<Exchange>& exchange);
 
 }  // namespace tercet

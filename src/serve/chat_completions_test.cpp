@@ -15,13 +15,13 @@ namespace {
 using testing::EndsWith;
 using testing::HasSubstr;
 
-using Endpoint = void (*)(const Service&, HttpRequest, std::shared_ptr<Exchange>);
+using Endpoint = void (*)(const Service&, const HttpRequest&, const std::shared_ptr<Exchange>&);
 
 std::shared_ptr<TestExchange> ask(const TestService& test, const Json& body, Endpoint endpoint) {
   HttpRequest request;
   request.body = to_json_text(body);
   auto exchange = std::make_shared<TestExchange>();
-  endpoint(test.service, std::move(request), exchange);
+  endpoint(test.service, request, exchange);
   exchange->wait();
   return exchange;
 }
@@ -154,7 +154,7 @@ TEST(ChatCompletions, AClientThatLeavesCancelsItsParts) {
   request.body =
       R"({"messages": [{"role": "user", "content": "Hi"}], "n": 3, "ignore_eos": true, "stream": true})";
   auto exchange = std::make_shared<TestExchange>();
-  answer_chat_completions(test.service, std::move(request), exchange);
+  answer_chat_completions(test.service, request, exchange);
   exchange->leave();
   while (test.driver.stats().finished[static_cast<size_t>(FinishReason::cancelled)] < 3)
     std::this_thread::yield();

@@ -71,7 +71,7 @@ ApiResult<std::vector<int32_t>> tokens_of(const Json& body, Fields& fields, cons
 
 }  // namespace
 
-void answer_models(const Service& service, HttpRequest, std::shared_ptr<Exchange> exchange) {
+void answer_models(const Service& service, const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
   Json list = Json::array();
   for (const std::string& name : service.model.names) {
     if (name != "*") list.push_back(model_json(service, name));
@@ -79,7 +79,8 @@ void answer_models(const Service& service, HttpRequest, std::shared_ptr<Exchange
   respond_json(*exchange, {{"object", "list"}, {"data", std::move(list)}});
 }
 
-void answer_model(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+void answer_model(const Service& service, const HttpRequest& request,
+                  const std::shared_ptr<Exchange>& exchange) {
   const std::string name = percent_decoded(request.path.substr(std::string_view("/v1/models/").size()));
   const Json wanted{{"model", name}};
   Fields fields(wanted);
@@ -87,7 +88,7 @@ void answer_model(const Service& service, HttpRequest request, std::shared_ptr<E
   respond_json(*exchange, model_json(service, name));
 }
 
-void answer_props(const Service& service, HttpRequest, std::shared_ptr<Exchange> exchange) {
+void answer_props(const Service& service, const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
   const ServedModel& model = service.model;
   const SamplingParams& p = model.defaults;
   const EngineStats stats = service.driver.stats();
@@ -115,7 +116,8 @@ void answer_props(const Service& service, HttpRequest, std::shared_ptr<Exchange>
                            {"waiting", stats.waiting}});
 }
 
-void answer_tokenize(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+void answer_tokenize(const Service& service, const HttpRequest& request,
+                     const std::shared_ptr<Exchange>& exchange) {
   auto body = parse_body(request.body);
   if (!body) return respond_error(*exchange, body.error());
   Fields fields(*body);
@@ -127,7 +129,8 @@ void answer_tokenize(const Service& service, HttpRequest request, std::shared_pt
                            {"max_model_len", service.driver.context()}});
 }
 
-void answer_tokenizer_info(const Service& service, HttpRequest, std::shared_ptr<Exchange> exchange) {
+void answer_tokenizer_info(const Service& service, const HttpRequest&,
+                           const std::shared_ptr<Exchange>& exchange) {
   const ServedModel& model = service.model;
   respond_json(*exchange, {{"tokenizer_class", "TercetTokenizer"},
                            {"bos_token", token_text(model.tags.id(Tag::begin_of_sentence), model.tokenizer)},
@@ -135,7 +138,8 @@ void answer_tokenizer_info(const Service& service, HttpRequest, std::shared_ptr<
                            {"model_max_length", service.driver.context()}});
 }
 
-void answer_detokenize(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+void answer_detokenize(const Service& service, const HttpRequest& request,
+                       const std::shared_ptr<Exchange>& exchange) {
   auto body = parse_body(request.body);
   if (!body) return respond_error(*exchange, body.error());
   Fields fields(*body);
@@ -151,7 +155,8 @@ void answer_detokenize(const Service& service, HttpRequest request, std::shared_
   respond_json(*exchange, {{"content", text}, {"prompt", text}});
 }
 
-void answer_apply_template(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+void answer_apply_template(const Service& service, const HttpRequest& request,
+                           const std::shared_ptr<Exchange>& exchange) {
   const auto body = parse_body(request.body);
   if (!body) return respond_error(*exchange, body.error());
   const ServedModel& model = service.model;

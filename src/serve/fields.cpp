@@ -62,8 +62,9 @@ const Json* Fields::any(std::string_view name) {
 
 void Fields::reject(std::string_view name, std::string message) {
   if (error_) return;
-  error_ = ApiError{.message = fmt::format("{}{}: {}", where_, name, message),
-                    .param = fmt::format("{}{}", where_, name)};
+  std::string param = fmt::format("{}{}", where_, name);
+  message.insert(0, param + ": ");
+  error_ = ApiError{.message = std::move(message), .param = std::move(param)};
 }
 
 void Fields::expected(std::string_view name, std::string_view what, const Json& found) {

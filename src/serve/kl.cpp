@@ -13,7 +13,7 @@ constexpr int32_t kTop = 128;  // of the model's tokens at each position; upload
 template <class Value, class Read>
 ApiResult<std::vector<Value>> read_rows(const Json& body, const char* name, size_t rows, size_t& width,
                                         Read read) {
-  const auto wrong = [&](std::string message) {
+  const auto wrong = [&](std::string_view message) {
     return refuse({.message = fmt::format("{}: {}", name, message), .param = name});
   };
   const Json* table = find_member(body, name);
@@ -106,7 +106,8 @@ ApiResult<TopLogprobs> read_uploaded(const Json& body, size_t rows) {
 
 }  // namespace
 
-void answer_kl(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+void answer_kl(const Service& service, const HttpRequest& request,
+               const std::shared_ptr<Exchange>& exchange) {
   const auto refuse_with = [&](const ApiError& error) { exchange->respond(openai_error_response(error)); };
   const auto body = parse_body(request.body);
   if (!body) return refuse_with(body.error());

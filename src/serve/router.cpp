@@ -12,7 +12,7 @@
 namespace tercet {
 namespace {
 
-using Endpoint = void (*)(const Service&, HttpRequest, std::shared_ptr<Exchange>);
+using Endpoint = void (*)(const Service&, const HttpRequest&, const std::shared_ptr<Exchange>&);
 
 struct Route {
   std::string_view method;
@@ -113,7 +113,7 @@ void Router::answer(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   TERCET_CHECK(route != nullptr);
   if (route->endpoint != nullptr) {
     if (options_.log_bodies) exchange->note("body", to_json_text(request.body));
-    return route->endpoint(*service_.load(), std::move(request), std::move(exchange));
+    return route->endpoint(*service_.load(), request, exchange);
   }
   if (route->path == "/health") return exchange->respond(state(200, "ok"));
   if (route->path == "/ready") return exchange->respond(ready());

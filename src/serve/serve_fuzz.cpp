@@ -148,7 +148,7 @@ void send_bytes(uint16_t port, std::string_view bytes) {
 }
 
 void fuzz(World& world, std::string_view bytes) {
-  using Endpoint = void (*)(const Service&, HttpRequest, std::shared_ptr<Exchange>);
+  using Endpoint = void (*)(const Service&, const HttpRequest&, const std::shared_ptr<Exchange>&);
   static constexpr Endpoint kEndpoints[] = {answer_chat_completions, answer_completions,    answer_tokenize,
                                             answer_detokenize,       answer_apply_template, answer_kl};
   const size_t which = static_cast<unsigned char>(bytes[0]) % (std::size(kEndpoints) + 1);
@@ -159,7 +159,7 @@ void fuzz(World& world, std::string_view bytes) {
     HttpRequest request;
     request.body = bytes;
     const auto exchange = std::make_shared<Collected>();
-    kEndpoints[which](world.service, std::move(request), exchange);
+    kEndpoints[which](world.service, request, exchange);
     exchange->wait();
   }
   while (world.driver.stats().running + world.driver.stats().waiting > 0) std::this_thread::yield();
