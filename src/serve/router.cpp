@@ -7,7 +7,9 @@
 #include "serve/chat_completions.h"
 #include "serve/completions.h"
 #include "serve/endpoints.h"
+#include "serve/messages.h"
 #include "serve/page.h"
+#include "serve/responses.h"
 
 namespace tercet {
 namespace {
@@ -27,6 +29,9 @@ constexpr std::array kRoutes{
     Route{"GET", "/", nullptr},
     Route{"POST", "/v1/chat/completions", answer_chat_completions},
     Route{"POST", "/v1/completions", answer_completions},
+    Route{"POST", "/v1/responses", answer_responses},
+    Route{"POST", "/v1/messages", answer_messages},
+    Route{"POST", "/v1/messages/count_tokens", answer_count_tokens},
     Route{"GET", "/v1/models", answer_models},
     Route{"GET", "/v1/models/", answer_model},
     Route{"GET", "/props", answer_props},

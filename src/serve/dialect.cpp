@@ -1,0 +1,62 @@
+#include "serve/dialect.h"
+
+namespace tercet {
+namespace {
+
+void append_member(Json& message, const char* name, const std::string& text) {
+  const Json* before = find_member(message, name);
+  message[name] = (is_present(before) ? before->get<std::string>() : std::string()) + text;
+}
+
+}  // namespace
+
+ApiResult<ChatRequest> read_chat_body(ChatBody chat, const Service& service) {
+  if (service.options.strict && !chat.ignored.empty()) {
+    return refuse({.message = fmt::format("{}: is not supported", chat.ignored.front()),
+                   .param = chat.ignored.front()});
+  }
+  auto request = read_chat_request(chat.body, service);
+  if (!request) return request;
+  request->warnings.insert(request->warnings.end(), chat.ignored.begin(), chat.ignored.end());
+  return request;
+}
+
+ApiResult<std::string> string_member(const Json& object, std::string_view name, const std::string& where) {
+  const Json* member = find_member(object, name);
+  if (member == nullptr || !member->is_string()) {
+    return refuse({.message = fmt::format("{}.{}: expected a string, found {}", where, name,
+                                          member == nullptr ? "nothing" : type_name(*member)),
+                   .param = where.substr(0, where.find('['))});
+  }
+  return member->get<std::string>();
+}
+
+Json& ChatMessages::assistant() {
+  // A turn's thought comes first: after text or calls another turn begins with it.
+  if (messages_.empty() || messages_.back()["role"] != "assistant") {
+    messages_.push_back({{"role", "assistant"}, {"content", nullptr}});
+  }
+  return messages_.back();
+}
+
+void ChatMessages::add(std::string_view role, std::string text) {
+  messages_.push_back({{"role", role}, {"content", std::move(text)}});
+}
+
+void ChatMessages::add_reasoning(const std::string& text) {
+  append_member(assistant(), "reasoning_content", text);
+}
+
+void ChatMessages::add_answer(const std::string& text) { append_member(assistant(), "content", text); }
+
+void ChatMessages::add_call(const std::string& id, const std::string& name, Json arguments) {
+  Json call{
+      {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(arguments)}}}};
+  assistant()["tool_calls"].push_back(std::move(call));
+}
+
+void ChatMessages::add_result(const std::string& id, std::string text) {
+  messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
+}
+
+}  // namespace tercet

@@ -1,0 +1,228 @@
+#include "serve/messages.h"
+
+#include <optional>
+
+#include "serve/chat_consumer.h"
+#include "serve/ids.h"
+#include "serve/messages_request.h"
+#include "serve/openai_json.h"
+
+namespace tercet {
+namespace {
+
+using Kind = AnswerEvent::Kind;
+
+std::string_view error_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+Json error_json(const ApiError& error) {
+  return {{"type", "error"}, {"error", {{"type", error_type(error.status)}, {"message", error.message}}}};
+}
+
+void respond_error(Exchange& exchange, const ApiError& error) {
+  HttpResponse response{.status = error.status, .body = wire_text(error_json(error))};
+  if (error.retry_after > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
+  exchange.respond(std::move(response));
+}
+
+std::string sse_event(const char* type, const Json& members) {
+  Json event = Json::object({{"type", type}});
+  event.update(members);
+  return fmt::format("event: {}\n{}", type, sse_data(event));
+}
+
+/// Makes blocks of an answer's events, and tells of them as they come.
+class MessageConsumer final : public ChatConsumer {
+ public:
+  using ChatConsumer::ChatConsumer;
+
+  void begin(const std::vector<Submitted>& submitted) override {
+    ChatConsumer::begin(submitted);
+    if (!request().stream) return;
+    exchange().begin_stream({});
+    Json message = head();
+    message["content"] = Json::array();
+    message["stop_reason"] = nullptr;
+    message["stop_sequence"] = nullptr;
+    // What of the prompt is cached is not known yet: the message's end has the count.
+    message["usage"] = usage({.prompt_tokens = static_cast<int32_t>(request().prompt.tokens.size())});
+    tell("message_start", Json::object({{"message", std::move(message)}}));
+  }
+
+  void end() override {
+    if (block_) close(block_->kind != Kind::call_begin);
+    note_usage();
+    const Json stop = stop_reason(parts()[0]);
+    const bool sequence = stop.is_string();
+    const std::string_view reason = parts()[0].finish_reason();
+    const Json ending{{"stop_reason", reason == "length"       ? "max_tokens"
+                                      : reason == "tool_calls" ? "tool_use"
+                                      : sequence               ? "stop_sequence"
+                                                               : "end_turn"},
+                      {"stop_sequence", sequence ? stop : Json()}};
+    if (request().stream) {
+      tell("message_delta", {{"delta", ending}, {"usage", usage(tally().usage())}});
+      tell("message_stop", Json::object());
+      return exchange().end();
+    }
+    Json message = head();
+    message["content"] = std::move(content_);
+    message.update(ending);
+    message["usage"] = usage(tally().usage());
+    exchange().respond({.body = wire_text(message)});
+  }
+
+  void fail(const ApiError& error) override {
+    if (!request().stream) return respond_error(exchange(), error);
+    exchange().note("error", to_json_text(error.message));
+    exchange().write(fmt::format("event: error\n{}", sse_data(error_json(error))));
+    exchange().end();
+  }
+
+ protected:
+  void on_progress(int32_t done) override {
+    if (request().stream) exchange().write(sse_progress(done, request().prompt.tokens.size()));
+  }
+
+  void on_events(size_t /*part*/, const std::vector<AnswerEvent>& events) override {
+    for (const AnswerEvent& event : events) add_event(event);
+  }
+
+ private:
+  /// The block that is being written.
+  struct Block {
+    Kind kind;  // reasoning, content, or call_begin for a call
+    Json json;
+    std::string text;  // so far; of a call, its arguments
+  };
+
+  void tell(const char* type, const Json& members) {
+    if (request().stream) exchange().write(sse_event(type, members));
+  }
+
+  void tell_delta(const char* type, const char* name, const std::string& text) {
+    tell("content_block_delta", {{"index", index_}, {"delta", {{"type", type}, {name, text}}}});
+  }
+
+  void add_event(const AnswerEvent& event) {
+    switch (event.kind) {
+      case Kind::reasoning:
+      case Kind::content: {
+        if (block_ && block_->kind != event.kind) close(true);
+        if (!block_) open(event.kind, {});
+        block_->text += event.text;
+        const bool thought = event.kind == Kind::reasoning;
+        return tell_delta(thought ? "thinking_delta" : "text_delta", thought ? "thinking" : "text",
+                          event.text);
+      }
+      case Kind::call_begin:
+        if (block_) close(true);
+        return open(event.kind, event.text);
+      case Kind::arguments:
+        block_->text += event.text;
+        return tell_delta("input_json_delta", "partial_json", event.text);
+      case Kind::call_end:
+        return close(true);
+    }
+  }
+
+  void open(Kind kind, const std::string& name) {
+    Json json;
+    if (kind == Kind::reasoning) {
+      json = {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
+    } else if (kind == Kind::content) {
+      json = {{"type", "text"}, {"text", ""}};
+    } else {
+      json = {{"type", "tool_use"}, {"id", random_id("toolu_")}, {"name", name}, {"input", Json::object()}};
+    }
+    tell("content_block_start", {{"index", index_}, {"content_block", json}});
+    block_ = Block{kind, std::move(json), {}};
+  }
+
+  /// A call that is not whole is none: its block does not stop.
+  void close(bool whole) {
+    if (!whole) return block_.reset();
+    if (block_->kind == Kind::reasoning) {
+      // Clients send it back with the thought; there is nothing to sign.
+      tell_delta("signature_delta", "signature", std::string(kSignature));
+      block_->json["thinking"] = block_->text;
+      block_->json["signature"] = kSignature;
+    } else if (block_->kind == Kind::content) {
+      block_->json["text"] = block_->text;
+    } else {
+      block_->json["input"] = parse_json(block_->text).value_or(Json::object());
+    }
+    tell("content_block_stop", Json::object({{"index", index_}}));
+    content_.push_back(std::move(block_->json));
+    block_.reset();
+    ++index_;
+  }
+
+  static Json usage(const Usage& usage) {
+    return {{"input_tokens", usage.prompt_tokens - usage.cached_tokens},
+            {"cache_creation_input_tokens", 0},
+            {"cache_read_input_tokens", usage.cached_tokens},
+            {"output_tokens", usage.completion_tokens}};
+  }
+
+  Json head() const {
+    Json head{{"id", id_}, {"type", "message"}, {"role", "assistant"}, {"model", service().model_name()}};
+    if (!request().warnings.empty()) head["warnings"] = request().warnings;
+    return head;
+  }
+
+  static constexpr std::string_view kSignature = "none";
+
+  const std::string id_ = random_id("msg_");
+  Json content_ = Json::array();  // blocks that are done
+  int index_ = 0;                 // of the open block, or the next
+  std::optional<Block> block_;
+};
+
+/// The chat request that a body asks for.
+ApiResult<ChatRequest> read_request(const std::string& text, const Service& service, bool needs_limit) {
+  auto body = parse_body(text);
+  if (!body) return refuse(body.error());
+  auto translated = chat_body_of_messages(*body, needs_limit);
+  if (!translated) return refuse(translated.error());
+  return read_chat_body(std::move(*translated), service);
+}
+
+}  // namespace
+
+void answer_messages(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+  auto chat = read_request(request.body, service, true);
+  if (!chat) return respond_error(*exchange, chat.error());
+  if (chat->choices != 1)
+    return respond_error(*exchange, {.message = "n: a message is one answer", .param = "n"});
+  auto parts = engine_requests(*chat, service);
+  if (!parts) return respond_error(*exchange, parts.error());
+  auto consumer = std::make_unique<MessageConsumer>(service, std::move(*chat), exchange);
+  if (const auto error = generate(service.driver, exchange, std::move(*parts), std::move(consumer))) {
+    respond_error(*exchange, *error);
+  }
+}
+
+void answer_count_tokens(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+  const auto chat = read_request(request.body, service, false);
+  if (!chat) return respond_error(*exchange, chat.error());
+  exchange->respond({.body = wire_text(Json::object({{"input_tokens", chat->prompt.tokens.size()}}))});
+}
+
+}  // namespace tercet

@@ -1,0 +1,14 @@
+// POST /v1/messages and /v1/messages/count_tokens: Anthropic's protocol.
+#pragma once
+
+#include <memory>
+
+#include "serve/http.h"
+#include "serve/service.h"
+
+namespace tercet {
+
+void answer_messages(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange);
+void answer_count_tokens(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange);
+
+}  // namespace tercet
