@@ -132,6 +132,43 @@ def test_a_streamed_call(chat):
     assert told["role"] == "assistant" and told["content"] == "" and told["finish"] == "tool_calls"
 
 
+PLACES = [*WEATHER, {"type": "function", "function": {
+    "name": "get_time", "description": "Get the time in a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+
+
+def test_tool_choices_are_enforced(chat):
+    none = chat(ASK_WEATHER, tools=WEATHER, tool_choice="none", max_tokens=60).choices[0].message
+    assert none.tool_calls is None and none.content
+    for choice, names in [("required", {"get_weather", "get_time"}),
+                          ({"type": "function", "function": {"name": "get_time"}}, {"get_time"})]:
+        for options in [{}, {"temperature": 1, "seed": 3}]:
+            answer = chat("Define river.", tools=PLACES, tool_choice=choice, parallel_tool_calls=False,
+                          reasoning_effort="high", max_tokens=400, **options)
+            (call,) = answer.choices[0].message.tool_calls
+            assert call.function.name in names and "city" in json.loads(call.function.arguments)
+            assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_formats_are_enforced(chat):
+    schema = {"type": "object", "properties": {"word": {"enum": ["river", "lake"]}, "count": {"type": "integer",
+              "minimum": 1, "maximum": 9}}, "required": ["word", "count"], "additionalProperties": False}
+    wanted = {"type": "json_schema", "json_schema": {"name": "w", "strict": True, "schema": schema}}
+    for options in [{"reasoning_effort": "none"}, {"reasoning_effort": "high"}, {"tools": WEATHER, "tool_choice": "none"}]:
+        answer = chat("Define river.", response_format=wanted, temperature=1, seed=5, n=4, max_tokens=600, **options)
+        for choice in answer.choices:
+            value = json.loads(choice.message.content)
+            assert set(value) == {"word", "count"} and value["word"] in ("river", "lake") and 1 <= value["count"] <= 9
+            assert choice.finish_reason == "stop"
+    choice = chat("Define river.", extra_body={"structured_outputs": {"choice": ["yes", "no"]}}).choices[0]
+    assert choice.message.content in ("yes", "no")
+    budget = chat("What is 355 plus 570?", reasoning_effort="high", extra_body={"thinking_token_budget": 4})
+    assert budget.usage.completion_tokens_details.reasoning_tokens <= 5
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat("x", tool_choice="required")
+    assert caught.value.param == "tool_choice" and "needs tools" in caught.value.message
+
+
 @pytest.mark.parametrize("case", ["text", "thought", "call"])
 def test_stream_and_whole_agree_at_every_length(chat, case, full):
     question, options = {"text": ("Define winter.", {}), "thought": ("What is 9 + 8?", {"reasoning_effort": "high"}),

@@ -161,6 +161,7 @@ Result<void> check_arguments(ServeArguments& arguments) {
 struct Backend {
   LoadedModel model;
   std::unique_ptr<TextModel> text;
+  std::unique_ptr<AnswerGrammars> grammars;
   std::unique_ptr<EngineDriver> driver;
   std::unique_ptr<ServedModel> served;
   std::unique_ptr<Service> service;
@@ -199,6 +200,11 @@ Result<void> load(const ServeArguments& arguments, const Console& console, Backe
   LocalExecutor& executor = *backend.model.executor;
   TERCET_TRY(std::string print, fingerprint(executor, opened.checkpoint.config_json));
 
+  TERCET_TRY(AnswerGrammars grammars,
+             AnswerGrammars::create(backend.text->tokenizer, backend.text->tags,
+                                    backend.text->generation.eos_tokens, executor.vocabulary()));
+  backend.grammars = std::make_unique<AnswerGrammars>(std::move(grammars));
+
   EngineOptions options;
   options.max_positions = static_cast<int32_t>(context);
   options.max_sequences = std::min(arguments.driver.max_sequences, executor.max_rows());
@@ -216,6 +222,7 @@ Result<void> load(const ServeArguments& arguments, const Console& console, Backe
                                                 .tokenizer = backend.text->tokenizer,
                                                 .tags = backend.text->tags,
                                                 .chat_template = backend.text->chat_template,
+                                                .grammars = *backend.grammars,
                                                 .defaults = backend.text->generation.defaults,
                                                 .vocabulary = executor.vocabulary(),
                                                 .trained_context = static_cast<int32_t>(config.max_positions),

@@ -7,6 +7,17 @@
 namespace tercet {
 namespace {
 
+/// What the engine asks of a form.
+class FormConstraint final : public TokenConstraint {
+ public:
+  explicit FormConstraint(AnswerConstraint constraint) : constraint_(std::move(constraint)) {}
+  Result<std::vector<uint32_t>> mask() override { return constraint_.mask(); }
+  Result<void> accept(int32_t token) override { return constraint_.accept(token); }
+
+ private:
+  AnswerConstraint constraint_;
+};
+
 void read_stream_options(Fields& fields, ChatRequest& request) {
   request.stream = fields.boolean("stream").value_or(false);
   const Json* options = fields.object("stream_options");
@@ -36,9 +47,10 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& servic
   request.choices = read_choices(fields);
   read_logprobs(fields, request);
   read_stream_options(fields, request);
-  // What the template reads, and checks, itself.
-  for (const char* name :
-       {"messages", "reasoning_effort", "enable_thinking", "chat_template_kwargs", "add_generation_prompt"}) {
+  // What template and form read, and check, themselves.
+  for (const char* name : {"messages", "reasoning_effort", "enable_thinking", "chat_template_kwargs",
+                           "add_generation_prompt", "tool_choice", "parallel_tool_calls", "response_format",
+                           "structured_outputs", "thinking_token_budget"}) {
     fields.any(name);
   }
   if (const Json* tools = fields.any("tools")) request.tools = *tools;
@@ -51,6 +63,9 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& servic
   auto prompt = model.chat_template.render(body, model.tokenizer, std::time(nullptr));
   if (!prompt) return refuse(error_from(body, prompt.error().message));
   request.prompt = std::move(*prompt);
+  auto form = AnswerForm::read(body);
+  if (!form) return refuse(error_from(body, form.error().message));
+  request.form = std::move(*form);
   request.in_thought = ends_in_thought(request.prompt.tokens, model.tags);
   if (auto wrong = check_length(request.prompt.tokens.size(), request.params, service, "messages")) {
     return refuse(std::move(*wrong));
@@ -58,12 +73,18 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& servic
   return request;
 }
 
-ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Service&) {
+ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Json& body,
+                                                const Service& service) {
   std::vector<Request> parts;
   for (int32_t choice = 0; choice < request.choices; ++choice) {
     Request part;
     part.prompt = request.prompt.tokens;
     part.params = params_of_choice(request.params, choice);
+    if (!request.form.free()) {
+      auto constraint = service.model.grammars.compile(request.form, request.in_thought);
+      if (!constraint) return refuse(error_from(body, constraint.error().message));
+      part.constraint = std::make_unique<FormConstraint>(std::move(*constraint));
+    }
     parts.push_back(std::move(part));
   }
   return parts;

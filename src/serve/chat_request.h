@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "serve/service.h"
+#include "text/answer_form.h"
 #include "text/chat_template.h"
 
 namespace tercet {
@@ -13,6 +14,7 @@ struct ChatRequest {
   Prompt prompt;
   bool in_thought = false;  // the answer begins inside a thought
   Json tools;               // a list, or null
+  AnswerForm form;          // to which the answer is held
   SamplingParams params;
   int32_t choices = 1;
   bool logprobs = false;
@@ -24,7 +26,8 @@ struct ChatRequest {
 /// Reads an OpenAI-shaped request: /v1/chat/completions'.
 ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& service);
 
-/// The engine's requests, one for each choice.
-ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Service& service);
+/// The engine's requests, one for each choice. Errors: a form that cannot be held to.
+ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Json& body,
+                                                const Service& service);
 
 }  // namespace tercet

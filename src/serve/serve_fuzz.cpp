@@ -107,12 +107,15 @@ struct World {
   Tokenizer tokenizer = std::move(*Tokenizer::load(kTinyModel));
   Tags tags = std::move(*Tags::read(tokenizer));
   ChatTemplate chat_template = std::move(*ChatTemplate::load(kTinyModel));
+  std::vector<int32_t> ends{tags.id(Tag::eos)};
+  AnswerGrammars grammars = std::move(*AnswerGrammars::create(tokenizer, tags, ends, 4096));
   ServedModel model{.names = {"test"},
                     .path = "test",
                     .fingerprint = "fp_test",
                     .tokenizer = tokenizer,
                     .tags = tags,
                     .chat_template = chat_template,
+                    .grammars = grammars,
                     .defaults = {},
                     .vocabulary = 4096,
                     .trained_context = 300,

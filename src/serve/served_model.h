@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "text/answer_constraint.h"
 #include "text/chat_template.h"
 #include "text/tags.h"
 #include "text/tokenizer.h"
@@ -20,6 +21,7 @@ struct ServedModel {
   const Tokenizer& tokenizer;
   const Tags& tags;
   const ChatTemplate& chat_template;
+  const AnswerGrammars& grammars;
   SamplingParams defaults;  // of the checkpoint
   int32_t vocabulary = 0;
   int32_t trained_context = 0;  // tokens that the model was made for

@@ -96,12 +96,15 @@ struct TestService {
   Tokenizer tokenizer = std::move(*Tokenizer::load(kTinyModel));
   Tags tags = std::move(*Tags::read(tokenizer));
   ChatTemplate chat_template = std::move(*ChatTemplate::load(kTinyModel));
+  std::vector<int32_t> ends{tags.id(Tag::eos)};
+  AnswerGrammars grammars = std::move(*AnswerGrammars::create(tokenizer, tags, ends, kVocabulary));
   ServedModel model{.names = {"test"},
                     .path = "test",
                     .fingerprint = "fp_test",
                     .tokenizer = tokenizer,
                     .tags = tags,
                     .chat_template = chat_template,
+                    .grammars = grammars,
                     .defaults = {},
                     .vocabulary = kVocabulary,
                     .trained_context = kContext,
