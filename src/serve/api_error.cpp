@@ -26,11 +26,16 @@ Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json
 
 }  // namespace
 
-ApiError error_from(const Json& request, std::string message) {
+ApiError field_error(std::string message) {
   ApiError error;
   error.param = message.substr(0, message.find_first_of(" :[."));
-  if (find_member(request, error.param) == nullptr) error.param.clear();
   error.message = std::move(message);
+  return error;
+}
+
+ApiError error_from(const Json& request, std::string message) {
+  ApiError error = field_error(std::move(message));
+  if (find_member(request, error.param) == nullptr) error.param.clear();
   return error;
 }
 

@@ -25,6 +25,9 @@ using ApiResult = tl::expected<T, ApiError>;
 
 inline tl::unexpected<ApiError> refuse(ApiError error) { return tl::unexpected(std::move(error)); }
 
+/// An error whose message begins with the field that it is about.
+ApiError field_error(std::string message);
+
 /// An error of the layers below. Their messages begin with the field that they are about; where `request` has
 /// that field, it is the error's param.
 ApiError error_from(const Json& request, std::string message);

@@ -175,7 +175,7 @@ void answer_chat_completions(const Service& service, const HttpRequest& request,
   if (!body) return refuse_with(body.error());
   auto chat = read_chat_request(*body, service);
   if (!chat) return refuse_with(chat.error());
-  auto parts = engine_requests(*chat, *body, service);
+  auto parts = engine_requests(*chat, service);
   if (!parts) return refuse_with(parts.error());
   std::unique_ptr<AnswerConsumer> consumer;
   if (chat->stream) {

@@ -73,8 +73,7 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& servic
   return request;
 }
 
-ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Json& body,
-                                                const Service& service) {
+ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Service& service) {
   std::vector<Request> parts;
   for (int32_t choice = 0; choice < request.choices; ++choice) {
     Request part;
@@ -82,7 +81,7 @@ ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, cons
     part.params = params_of_choice(request.params, choice);
     if (!request.form.free()) {
       auto constraint = service.model.grammars.compile(request.form, request.in_thought);
-      if (!constraint) return refuse(error_from(body, constraint.error().message));
+      if (!constraint) return refuse(field_error(constraint.error().message));
       part.constraint = std::make_unique<FormConstraint>(std::move(*constraint));
     }
     parts.push_back(std::move(part));

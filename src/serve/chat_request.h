@@ -27,7 +27,6 @@ struct ChatRequest {
 ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& service);
 
 /// The engine's requests, one for each choice. Errors: a form that cannot be held to.
-ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Json& body,
-                                                const Service& service);
+ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Service& service);
 
 }  // namespace tercet

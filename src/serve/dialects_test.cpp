@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::StartsWith;
 
-using Endpoint = void (*)(const Service&, HttpRequest, std::shared_ptr<Exchange>);
+using Endpoint = void (*)(const Service&, const HttpRequest&, const std::shared_ptr<Exchange>&);
 
 std::shared_ptr<TestExchange> ask(const TestService& test, const Json& body, Endpoint endpoint) {
   HttpRequest request;

@@ -206,7 +206,8 @@ ApiResult<ChatRequest> read_request(const std::string& text, const Service& serv
 
 }  // namespace
 
-void answer_messages(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+void answer_messages(const Service& service, const HttpRequest& request,
+                     const std::shared_ptr<Exchange>& exchange) {
   auto chat = read_request(request.body, service, true);
   if (!chat) return respond_error(*exchange, chat.error());
   if (chat->choices != 1)
@@ -219,7 +220,8 @@ void answer_messages(const Service& service, HttpRequest request, std::shared_pt
   }
 }
 
-void answer_count_tokens(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+void answer_count_tokens(const Service& service, const HttpRequest& request,
+                         const std::shared_ptr<Exchange>& exchange) {
   const auto chat = read_request(request.body, service, false);
   if (!chat) return respond_error(*exchange, chat.error());
   exchange->respond({.body = wire_text(Json::object({{"input_tokens", chat->prompt.tokens.size()}}))});

@@ -8,7 +8,9 @@
 
 namespace tercet {
 
-void answer_messages(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange);
-void answer_count_tokens(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange);
+void answer_messages(const Service& service, const HttpRequest& request,
+                     const std::shared_ptr<Exchange>& exchange);
+void answer_count_tokens(const Service& service, const HttpRequest& request,
+                         const std::shared_ptr<Exchange>& exchange);
 
 }  // namespace tercet

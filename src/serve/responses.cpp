@@ -233,7 +233,8 @@ class ResponseConsumer final : public ChatConsumer {
 
 }  // namespace
 
-void answer_responses(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange) {
+void answer_responses(const Service& service, const HttpRequest& request,
+                      const std::shared_ptr<Exchange>& exchange) {
   const auto refuse_with = [&](const ApiError& error) { exchange->respond(openai_error_response(error)); };
   auto body = parse_body(request.body);
   if (!body) return refuse_with(body.error());

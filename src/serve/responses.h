@@ -8,6 +8,7 @@
 
 namespace tercet {
 
-void answer_responses(const Service& service, HttpRequest request, std::shared_ptr<Exchange> exchange);
+void answer_responses(const Service& service, const HttpRequest& request,
+                      const std::shared_ptr<Exchange>& exchange);
 
 }  // namespace tercet
