@@ -78,13 +78,31 @@ void Scheduler::plan_prompts(int32_t budget, Schedule& schedule) {
   }
 }
 
+/// The first tokens that a cached prefix may cover.
+std::span<const int32_t> Scheduler::reusable(const Sequence& sequence) {
+  return std::span(sequence.tokens)
+      .first(static_cast<size_t>(std::clamp(sequence.reusable, 0, size(sequence) - 1)));
+}
+
+/// Whether a running sequence has yet to compute full pages that this one could take over: the same prompt
+/// asked for several times at once is computed once.
+bool Scheduler::awaits_prefix(const Sequence& sequence) const {
+  const std::span<const int32_t> wanted = reusable(sequence);
+  return std::any_of(running_.begin(), running_.end(), [&](const auto& entry) {
+    const Sequence& other = entry.second;
+    const auto differ =
+        std::mismatch(wanted.begin(), wanted.end(), other.tokens.begin(), other.tokens.end()).first;
+    const auto common = static_cast<int32_t>(differ - wanted.begin());
+    return common / kPageTokens * kPageTokens > other.computed;
+  });
+}
+
 /// Lets the oldest waiting sequence run; its rows, or 0 where pages do not suffice. All pages that its tokens
 /// need are taken at once, so a prompt never stops halfway for want of them.
 int32_t Scheduler::admit(int32_t budget, Schedule& schedule) {
   Sequence& sequence = waiting_.begin()->second;
-  const int32_t reusable = std::clamp(sequence.reusable, 0, size(sequence) - 1);
-  const auto prefix = cache_.begin(
-      sequence.id, std::span(sequence.tokens).first(static_cast<size_t>(reusable)), size(sequence));
+  if (awaits_prefix(sequence)) return 0;
+  const auto prefix = cache_.begin(sequence.id, reusable(sequence), size(sequence));
   if (!prefix) return 0;
   if (prefix->copy) schedule.copies.push_back({.from = prefix->copy->from, .to = prefix->copy->to});
   sequence.computed = prefix->tokens;

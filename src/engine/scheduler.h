@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "kv/page_cache.h"
@@ -80,6 +81,8 @@ class Scheduler {
   void plan_single_rows(Schedule& schedule);
   void plan_prompts(int32_t budget, Schedule& schedule);
   int32_t admit(int32_t budget, Schedule& schedule);
+  static std::span<const int32_t> reusable(const Sequence& sequence);
+  bool awaits_prefix(const Sequence& sequence) const;
   void add_slice(const Sequence& sequence, int32_t rows, Schedule& schedule) const;
   void preempt(Sequences::iterator newest);
 

@@ -110,6 +110,28 @@ TEST(Scheduler, CachedPrefixesAreTakenOver) {
   EXPECT_EQ(scheduler.sequence(3).cached, 10);
 }
 
+TEST(Scheduler, APromptAskedForTwiceIsComputedOnce) {
+  Scheduler scheduler({.pages = 16, .max_rows = 100, .max_sequences = 3, .max_prompt_rows = 100});
+  scheduler.add(sequence(1, 0, 150));
+  scheduler.add(sequence(2, 0, 150));
+  Sequence apart = sequence(3, 0, 150);
+  apart.reusable = 0;
+  scheduler.add(std::move(apart));
+  EXPECT_THAT(summary(step(scheduler)), ElementsAre("1:0+100"));
+  // Its second page is not full yet; 50 rows are left, and nobody overtakes.
+  EXPECT_THAT(summary(step(scheduler)), ElementsAre("1:100+50!"));
+  EXPECT_THAT(summary(step(scheduler)), ElementsAre("1:150+1!", "2:128+22!", "3:0+77"));
+}
+
+TEST(Scheduler, LessThanAPageInCommonIsNotWaitedFor) {
+  Scheduler scheduler({.pages = 16, .max_rows = 200, .max_sequences = 2, .max_prompt_rows = 200});
+  Sequence other = sequence(2, 0, 63);
+  other.tokens.push_back(7);
+  scheduler.add(sequence(1, 0, 100));
+  scheduler.add(std::move(other));
+  EXPECT_THAT(summary(step(scheduler)), ElementsAre("1:0+100!", "2:0+64!"));
+}
+
 TEST(Scheduler, TheNewestGivesWayWhenPagesRunOut) {
   // Each needs one page at first and a second one from token 65 on; there are three.
   Scheduler scheduler({.pages = 3, .max_rows = 200, .max_sequences = 4, .max_prompt_rows = 200});
