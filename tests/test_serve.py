@@ -1,6 +1,7 @@
 """The HTTP API on hy3-tiny, with the official client."""
 
 import json
+import re
 import struct
 
 import httpx
@@ -321,6 +322,9 @@ def test_completions(client):
     pieces = list(client.completions.create(model="hy3-tiny", prompt="A river is", max_tokens=8, temperature=0,
                                             stream=True))
     assert "".join(p.choices[0].text for p in pieces if p.choices) == choice.text
+    held = client.completions.create(model="hy3-tiny", prompt="A river is", temperature=1, seed=1, n=3,
+                                     extra_body={"structured_outputs": {"regex": "[a-c]{4}[0-9]"}})
+    assert all(re.fullmatch("[a-c]{4}[0-9]", c.text) and c.finish_reason == "stop" for c in held.choices)
 
 
 def test_echo_gives_the_prompt_its_log_probabilities(client, server):

@@ -33,6 +33,9 @@ def test_keys_guard_all_but_health(guarded):
         assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key", path
     for path in ["/v1/chat/completions", "/v1/completions", "/tokenize", "/v1/kl"]:
         assert guarded.post(path, {}).status_code == 401
+    refused = guarded.post("/v1/messages", {})
+    assert refused.status_code == 401 and refused.json()["type"] == "error"
+    assert refused.json()["error"]["type"] == "authentication_error"
     for key in ["given", "from-file", "also-from-file", "from-environment"]:
         assert guarded.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
         assert guarded.get("/v1/models", headers={"X-Api-Key": key}).status_code == 200

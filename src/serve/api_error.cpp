@@ -5,7 +5,7 @@
 namespace tercet {
 namespace {
 
-std::string_view type_of_status(int status) {
+std::string_view openai_type(int status) {
   switch (status) {
     case 401:
       return "authentication_error";
@@ -20,6 +20,31 @@ std::string_view type_of_status(int status) {
     default:
       return status >= 500 ? "server_error" : "invalid_request_error";
   }
+}
+
+std::string_view anthropic_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+HttpResponse error_response(const ApiError& error, const Json& body) {
+  HttpResponse response{.status = error.status, .body = wire_text(body)};
+  if (error.retry_after > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
+  return response;
 }
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
@@ -42,16 +67,24 @@ ApiError error_from(const Json& request, std::string message) {
 Json openai_error(const ApiError& error) {
   return {{"error",
            {{"message", error.message},
-            {"type", type_of_status(error.status)},
+            {"type", openai_type(error.status)},
             {"param", text_or_null(error.param)},
             {"code", text_or_null(error.code)}}}};
 }
 
-HttpResponse openai_error_response(const ApiError& error) {
-  HttpResponse response{.status = error.status, .body = wire_text(openai_error(error))};
-  if (error.retry_after > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
-  return response;
+Json anthropic_error(const ApiError& error) {
+  return {{"type", "error"}, {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}}}};
 }
+
+HttpResponse openai_error_response(const ApiError& error) {
+  return error_response(error, openai_error(error));
+}
+
+HttpResponse anthropic_error_response(const ApiError& error) {
+  return error_response(error, anthropic_error(error));
+}
+
+void respond_json(Exchange& exchange, const Json& body) { exchange.respond({.body = wire_text(body)}); }
 
 std::string wire_text(const Json& value) { return to_json_text(value); }
 

@@ -36,8 +36,13 @@ ApiError error_from(const Json& request, std::string message);
 Json openai_error(const ApiError& error);
 HttpResponse openai_error_response(const ApiError& error);
 
+/// {"type": "error", "error": {"type", "message"}}
+Json anthropic_error(const ApiError& error);
+HttpResponse anthropic_error_response(const ApiError& error);
+
 /// JSON as it goes over the wire.
 std::string wire_text(const Json& value);
+void respond_json(Exchange& exchange, const Json& body);
 
 /// A float as the shortest decimal that reads back as it.
 Json exact_number(float value);

@@ -1,6 +1,5 @@
-#include "serve/chat_completions.h"
-
 #include "serve/chat_consumer.h"
+#include "serve/endpoints.h"
 #include "serve/ids.h"
 #include "serve/openai_json.h"
 
@@ -26,8 +25,8 @@ class WholeChat final : public ChatConsumer {
     body["timings"] = tally().timings_json();
     body["seed"] = seed();
     if (!request().warnings.empty()) body["warnings"] = request().warnings;
-    note_usage();
-    exchange().respond({.body = wire_text(body)});
+    tally().note(exchange());
+    respond_json(exchange(), body);
   }
 
   void fail(const ApiError& error) override { exchange().respond(openai_error_response(error)); }
@@ -80,14 +79,14 @@ class ChatStream final : public ChatConsumer {
   }
 
   void end() override {
-    if (request().include_usage) {
+    if (request().stream.include_usage) {
       Json body = head_.json("chat.completion.chunk", service().model);
       body["choices"] = Json::array();
       body["usage"] = tally().usage_json();
       body["timings"] = tally().timings_json();
       exchange().write(sse_data(body));
     }
-    note_usage();
+    tally().note(exchange());
     exchange().write(std::string(kSseDone));
     exchange().end();
   }
@@ -131,7 +130,7 @@ class ChatStream final : public ChatConsumer {
                                     {"delta", std::move(delta)},
                                     {"logprobs", std::move(logprobs)},
                                     {"finish_reason", nullptr}}});
-    if (request().include_usage) body["usage"] = nullptr;
+    if (request().stream.include_usage) body["usage"] = nullptr;
     return body;
   }
 
@@ -168,24 +167,18 @@ class ChatStream final : public ChatConsumer {
 
 }  // namespace
 
-void answer_chat_completions(const Service& service, const HttpRequest& request,
-                             const std::shared_ptr<Exchange>& exchange) {
-  const auto refuse_with = [&](const ApiError& error) { exchange->respond(openai_error_response(error)); };
-  auto body = parse_body(request.body);
-  if (!body) return refuse_with(body.error());
-  auto chat = read_chat_request(*body, service);
-  if (!chat) return refuse_with(chat.error());
-  auto parts = engine_requests(*chat, service);
-  if (!parts) return refuse_with(parts.error());
+ApiResult<void> answer_chat_completions(const Service& service, const HttpRequest& request,
+                                        const std::shared_ptr<Exchange>& exchange) {
+  TERCET_TRY(const Json body, parse_body(request.body));
+  TERCET_TRY(ChatRequest chat, read_chat_request(body, service));
+  TERCET_TRY(std::vector<Request> parts, engine_requests(chat, service));
   std::unique_ptr<AnswerConsumer> consumer;
-  if (chat->stream) {
-    consumer = std::make_unique<ChatStream>(service, std::move(*chat), exchange);
+  if (chat.stream.on) {
+    consumer = std::make_unique<ChatStream>(service, std::move(chat), exchange);
   } else {
-    consumer = std::make_unique<WholeChat>(service, std::move(*chat), exchange);
+    consumer = std::make_unique<WholeChat>(service, std::move(chat), exchange);
   }
-  if (const auto error = generate(service.driver, exchange, std::move(*parts), std::move(consumer))) {
-    refuse_with(*error);
-  }
+  return generate(service.driver, exchange, std::move(parts), std::move(consumer));
 }
 
 }  // namespace tercet

@@ -1,12 +1,9 @@
-#include "serve/chat_completions.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
-#include "serve/completions.h"
 #include "serve/test_exchange.h"
 
 namespace tercet {
@@ -14,17 +11,6 @@ namespace {
 
 using testing::EndsWith;
 using testing::HasSubstr;
-
-using Endpoint = void (*)(const Service&, const HttpRequest&, const std::shared_ptr<Exchange>&);
-
-std::shared_ptr<TestExchange> ask(const TestService& test, const Json& body, Endpoint endpoint) {
-  HttpRequest request;
-  request.body = to_json_text(body);
-  auto exchange = std::make_shared<TestExchange>();
-  endpoint(test.service, request, exchange);
-  exchange->wait();
-  return exchange;
-}
 
 std::vector<Json> events_of(const std::string& stream) {
   EXPECT_THAT(stream, EndsWith("data: [DONE]\n\n"));
@@ -101,10 +87,10 @@ TEST(ChatCompletions, StreamAndWholeAgree) {
   std::set<std::string> reasons;
   for (int seed = 0; seed < 40; ++seed) {
     Json request = tagged_request(test, seed, 1 + seed * 3);
-    const auto whole = ask(test, request, answer_chat_completions);
+    const auto whole = ask(test, request, "/v1/chat/completions");
     ASSERT_EQ(whole->response.status, 200) << whole->response.body;
     request["stream"] = true;
-    const auto told = joined(events_of(ask(test, request, answer_chat_completions)->stream));
+    const auto told = joined(events_of(ask(test, request, "/v1/chat/completions")->stream));
     const Json body = *parse_json(whole->response.body);
     ASSERT_EQ(body["choices"].size(), 2U);
     for (int i = 0; i < 2; ++i) {
@@ -125,7 +111,7 @@ TEST(ChatCompletions, StreamAndWholeAgree) {
 TEST(ChatCompletions, AnAnswerSaysWhatItTookAndWhereItIsFrom) {
   const TestService test;
   const Json usage =
-      *parse_json(ask(test, tagged_request(test, 1, 5), answer_chat_completions)->response.body);
+      *parse_json(ask(test, tagged_request(test, 1, 5), "/v1/chat/completions")->response.body);
   EXPECT_LE(usage["usage"]["completion_tokens"].get<int>(), 10);
   EXPECT_EQ(usage["usage"]["total_tokens"].get<int>(),
             usage["usage"]["prompt_tokens"].get<int>() + usage["usage"]["completion_tokens"].get<int>());
@@ -139,22 +125,20 @@ TEST(ChatCompletions, AFailedRowIsOneTerminalEvent) {
   Json request{
       {"messages", Json::array({{{"role", "user"}, {"content", "Hi"}}})}, {"max_tokens", 50}, {"seed", 3}};
   test.executor.failing_token = test.tags.id(Tag::assistant);  // of every prompt
-  const auto whole = ask(test, request, answer_chat_completions);
+  const auto whole = ask(test, request, "/v1/chat/completions");
   EXPECT_EQ(whole->response.status, 500);
   EXPECT_THAT(whole->response.body, HasSubstr("the model met a value that is not finite"));
   request["stream"] = true;
-  const auto events = events_of(ask(test, request, answer_chat_completions)->stream);
+  const auto events = events_of(ask(test, request, "/v1/chat/completions")->stream);
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[1]["error"]["type"], "server_error");
 }
 
 TEST(ChatCompletions, AClientThatLeavesCancelsItsParts) {
   TestService test;
-  HttpRequest request;
-  request.body =
-      R"({"messages": [{"role": "user", "content": "Hi"}], "n": 3, "ignore_eos": true, "stream": true})";
-  auto exchange = std::make_shared<TestExchange>();
-  answer_chat_completions(test.service, request, exchange);
+  const Json request = *parse_json(
+      R"({"messages": [{"role": "user", "content": "Hi"}], "n": 3, "ignore_eos": true, "stream": true})");
+  const auto exchange = post(test, request, "/v1/chat/completions");
   exchange->leave();
   while (test.driver.stats().finished[static_cast<size_t>(FinishReason::cancelled)] < 3)
     std::this_thread::yield();
@@ -171,13 +155,13 @@ TEST(Completions, StreamAndWholeAgree) {
                  {"echo", seed % 2 == 1},
                  {"stop", "a"},
                  {"max_tokens", seed * 2}};
-    const auto whole = ask(test, request, answer_completions);
+    const auto whole = ask(test, request, "/v1/completions");
     ASSERT_EQ(whole->response.status, 200) << whole->response.body;
     const Json body = *parse_json(whole->response.body);
     request["stream"] = true;
     std::map<int, std::string> texts;
     std::map<int, size_t> tokens;
-    for (const Json& event : events_of(ask(test, request, answer_completions)->stream)) {
+    for (const Json& event : events_of(ask(test, request, "/v1/completions")->stream)) {
       const Json& choice = event["choices"][0];
       const int index = choice["index"].get<int>();
       texts[index] += choice["text"].get<std::string>();

@@ -60,11 +60,4 @@ Json ChatConsumer::stop_reason(const ChatPart& part) const {
   return part.reason == FinishReason::stop && asked ? Json(part.last_token) : Json();
 }
 
-void ChatConsumer::note_usage() const {
-  const Usage usage = tally_.usage();
-  exchange_->note("prompt_tokens", std::to_string(usage.prompt_tokens));
-  exchange_->note("cached_tokens", std::to_string(usage.cached_tokens));
-  exchange_->note("completion_tokens", std::to_string(usage.completion_tokens));
-}
-
 }  // namespace tercet

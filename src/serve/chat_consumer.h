@@ -54,8 +54,6 @@ class ChatConsumer : public AnswerConsumer {
   /// The stop string or, where it was none of the model's own end tokens, the stop token that ended the part;
   /// else null.
   Json stop_reason(const ChatPart& part) const;
-  /// Notes the counts for the access log.
-  void note_usage() const;
 
  private:
   const Service& service_;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/sampling_fields.h"
 #include "serve/service.h"
 #include "text/answer_form.h"
 #include "text/chat_template.h"
@@ -18,8 +19,7 @@ struct ChatRequest {
   SamplingParams params;
   int32_t choices = 1;
   bool logprobs = false;
-  bool stream = false;
-  bool include_usage = false;         // at the end of a stream
+  StreamForm stream;
   std::vector<std::string> warnings;  // names of fields that were ignored
 };
 

@@ -1,8 +1,7 @@
-#include "serve/completions.h"
-
 #include <algorithm>
 
 #include "sampling/stop_matcher.h"
+#include "serve/endpoints.h"
 #include "serve/generation.h"
 #include "serve/openai_json.h"
 #include "serve/sampling_fields.h"
@@ -12,13 +11,13 @@ namespace {
 
 struct CompletionRequest {
   std::vector<std::vector<int32_t>> prompts;
+  AnswerForm form;  // to which the answers are held
   SamplingParams params;
   int32_t choices = 1;  // of each prompt
   std::optional<int32_t> logprobs;
   std::optional<int32_t> prompt_logprobs;
   bool echo = false;
-  bool stream = false;
-  bool include_usage = false;
+  StreamForm stream;
   std::vector<std::string> warnings;
 };
 
@@ -56,20 +55,11 @@ ApiResult<std::vector<std::vector<int32_t>>> read_prompts(const Json& body, cons
   return prompts;
 }
 
-void read_stream(Fields& fields, CompletionRequest& request) {
-  request.stream = fields.boolean("stream").value_or(false);
-  if (const Json* options = fields.object("stream_options")) {
-    Fields inner(*options, "stream_options.");
-    request.include_usage = inner.boolean("include_usage").value_or(false);
-    if (inner.error()) fields.reject("stream_options", inner.error()->message);
-  }
-}
-
 ApiResult<CompletionRequest> read_request(const Json& body, const Service& service) {
   CompletionRequest request;
   request.params = service.model.defaults;
   Fields fields(body);
-  if (auto wrong = check_model(fields, service.model)) return refuse(std::move(*wrong));
+  TERCET_TRY_VOID(check_model(fields, service.model));
   fields.any("prompt");
   read_sampling(fields, request.params);
   if (find_member(body, "max_tokens") == nullptr && !request.params.max_tokens)
@@ -83,30 +73,31 @@ ApiResult<CompletionRequest> read_request(const Json& body, const Service& servi
   request.prompt_logprobs = top("prompt_logprobs");
   request.params.top_logprobs = request.logprobs.value_or(0);
   request.echo = fields.boolean("echo").value_or(false);
-  read_stream(fields, request);
-  auto ignored = finish_fields(fields, service);
-  if (!ignored) return refuse(std::move(ignored).error());
-  request.warnings = std::move(*ignored);
+  request.stream = read_stream(fields);
+  for (const char* name : {"response_format", "structured_outputs"}) fields.any(name);
+  TERCET_TRY(request.warnings, finish_fields(fields, service));
   if (const auto valid = validate(request.params, service.model.vocabulary); !valid) {
     return refuse(error_from(body, valid.error().message));
   }
-  auto prompts = read_prompts(body, service.model.tokenizer);
-  if (!prompts) return refuse(std::move(prompts).error());
-  request.prompts = std::move(*prompts);
+  auto form = AnswerForm::read(body);
+  if (!form) return refuse(error_from(body, form.error().message));
+  request.form = std::move(*form);
+  TERCET_TRY(request.prompts, read_prompts(body, service.model.tokenizer));
   for (const auto& prompt : request.prompts) {
-    if (auto wrong = check_length(prompt.size(), request.params, service, "prompt"))
-      return refuse(std::move(*wrong));
+    TERCET_TRY_VOID(check_length(prompt.size(), request.params, service, "prompt"));
   }
   return request;
 }
 
-std::vector<Request> engine_requests(const CompletionRequest& request) {
+ApiResult<std::vector<Request>> engine_requests(const CompletionRequest& request, const Service& service) {
   std::vector<Request> parts;
   for (const auto& prompt : request.prompts) {
     for (int32_t choice = 0; choice < request.choices; ++choice) {
       Request part;
       part.prompt = prompt;
       part.params = params_of_choice(request.params, choice);
+      const bool in_thought = ends_in_thought(prompt, service.model.tags);
+      TERCET_TRY(part.constraint, constraint_of(request.form, in_thought, service.model));
       // With an echo, the prompt's tokens are part of `logprobs`.
       const bool echoed = request.echo && request.logprobs;
       if (echoed || request.prompt_logprobs) {
@@ -247,13 +238,6 @@ class CompletionConsumer : public AnswerConsumer {
     if (!request_.warnings.empty()) body["warnings"] = request_.warnings;
   }
 
-  void note_usage() const {
-    const Usage usage = tally_.usage();
-    exchange_->note("prompt_tokens", std::to_string(usage.prompt_tokens));
-    exchange_->note("cached_tokens", std::to_string(usage.cached_tokens));
-    exchange_->note("completion_tokens", std::to_string(usage.completion_tokens));
-  }
-
   const Service& service_;
   const CompletionRequest request_;
   const std::shared_ptr<Exchange> exchange_;
@@ -320,8 +304,8 @@ class WholeCompletion final : public CompletionConsumer {
     body["usage"] = tally_.usage_json();
     body["timings"] = tally_.timings_json();
     add_seed_and_warnings(body);
-    note_usage();
-    exchange_->respond({.body = wire_text(body)});
+    tally_.note(*exchange_);
+    respond_json(*exchange_, body);
   }
 
   void fail(const ApiError& error) override { exchange_->respond(openai_error_response(error)); }
@@ -337,14 +321,14 @@ class CompletionStream final : public CompletionConsumer {
   }
 
   void end() override {
-    if (request_.include_usage) {
+    if (request_.stream.include_usage) {
       Json body = head_.json("text_completion", service_.model);
       body["choices"] = Json::array();
       body["usage"] = tally_.usage_json();
       body["timings"] = tally_.timings_json();
       exchange_->write(sse_data(body));
     }
-    note_usage();
+    tally_.note(*exchange_);
     exchange_->write(std::string(kSseDone));
     exchange_->end();
   }
@@ -361,7 +345,7 @@ class CompletionStream final : public CompletionConsumer {
     if (part.text.empty() && !part.ended) return;
     Json body = head_.json("text_completion", service_.model);
     body["choices"] = Json::array({choice(index)});
-    if (request_.include_usage) body["usage"] = nullptr;
+    if (request_.stream.include_usage) body["usage"] = nullptr;
     if (std::exchange(first_, false)) add_seed_and_warnings(body);
     const bool all = std::all_of(parts_.begin(), parts_.end(), [](const Part& other) { return other.ended; });
     if (all) body["timings"] = tally_.timings_json();
@@ -374,23 +358,18 @@ class CompletionStream final : public CompletionConsumer {
 
 }  // namespace
 
-void answer_completions(const Service& service, const HttpRequest& request,
-                        const std::shared_ptr<Exchange>& exchange) {
-  const auto refuse_with = [&](const ApiError& error) { exchange->respond(openai_error_response(error)); };
-  auto body = parse_body(request.body);
-  if (!body) return refuse_with(body.error());
-  auto wanted = read_request(*body, service);
-  if (!wanted) return refuse_with(wanted.error());
-  std::vector<Request> parts = engine_requests(*wanted);
+ApiResult<void> answer_completions(const Service& service, const HttpRequest& request,
+                                   const std::shared_ptr<Exchange>& exchange) {
+  TERCET_TRY(const Json body, parse_body(request.body));
+  TERCET_TRY(CompletionRequest wanted, read_request(body, service));
+  TERCET_TRY(std::vector<Request> parts, engine_requests(wanted, service));
   std::unique_ptr<AnswerConsumer> consumer;
-  if (wanted->stream) {
-    consumer = std::make_unique<CompletionStream>(service, std::move(*wanted), exchange);
+  if (wanted.stream.on) {
+    consumer = std::make_unique<CompletionStream>(service, std::move(wanted), exchange);
   } else {
-    consumer = std::make_unique<WholeCompletion>(service, std::move(*wanted), exchange);
+    consumer = std::make_unique<WholeCompletion>(service, std::move(wanted), exchange);
   }
-  if (const auto error = generate(service.driver, exchange, std::move(parts), std::move(consumer))) {
-    refuse_with(*error);
-  }
+  return generate(service.driver, exchange, std::move(parts), std::move(consumer));
 }
 
 }  // namespace tercet

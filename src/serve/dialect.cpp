@@ -15,9 +15,9 @@ ApiResult<ChatRequest> read_chat_body(ChatBody chat, const Service& service) {
     return refuse({.message = fmt::format("{}: is not supported", chat.ignored.front()),
                    .param = chat.ignored.front()});
   }
-  auto request = read_chat_request(chat.body, service);
-  if (!request) return request;
-  request->warnings.insert(request->warnings.end(), chat.ignored.begin(), chat.ignored.end());
+  TERCET_TRY(ChatRequest request, read_chat_request(chat.body, service));
+  if (request.choices != 1) return refuse({.message = "n: there is one answer to a request", .param = "n"});
+  request.warnings.insert(request.warnings.end(), chat.ignored.begin(), chat.ignored.end());
   return request;
 }
 

@@ -16,7 +16,7 @@ struct ChatBody {
 };
 
 /// read_chat_request() of what became of a request. What was ignored is warned of, or refused where the
-/// service is strict.
+/// service is strict. One answer alone can be wanted.
 ApiResult<ChatRequest> read_chat_body(ChatBody chat, const Service& service);
 
 inline bool is_present(const Json* value) { return value != nullptr && !value->is_null(); }

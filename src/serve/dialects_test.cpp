@@ -1,9 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "serve/messages.h"
 #include "serve/messages_request.h"
-#include "serve/responses.h"
 #include "serve/responses_request.h"
 #include "serve/test_exchange.h"
 
@@ -12,17 +10,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::StartsWith;
-
-using Endpoint = void (*)(const Service&, const HttpRequest&, const std::shared_ptr<Exchange>&);
-
-std::shared_ptr<TestExchange> ask(const TestService& test, const Json& body, Endpoint endpoint) {
-  HttpRequest request;
-  request.body = to_json_text(body);
-  auto exchange = std::make_shared<TestExchange>();
-  endpoint(test.service, std::move(request), exchange);
-  exchange->wait();
-  return exchange;
-}
 
 Json json(std::string_view text) { return parse_json(text).value(); }
 
@@ -157,14 +144,14 @@ TEST(Responses, TheStreamSaysWhatTheWholeSays) {
   for (const int most : {1, 2, 7, 40}) {
     body["max_output_tokens"] = most;
     body["stream"] = false;
-    const Json whole = json(ask(test, body, answer_responses)->response.body);
+    const Json whole = json(ask(test, body, "/v1/responses")->response.body);
     EXPECT_EQ(whole["object"], "response");
     EXPECT_EQ(whole["usage"]["output_tokens"], most);
     EXPECT_EQ(whole["status"], "incomplete");
     EXPECT_EQ(whole["incomplete_details"]["reason"], "max_output_tokens");
 
     body["stream"] = true;
-    const auto events = events_of(ask(test, body, answer_responses)->stream);
+    const auto events = events_of(ask(test, body, "/v1/responses")->stream);
     ASSERT_GT(events.size(), 3u);
     EXPECT_EQ(events[0]["type"], "response.created");
     EXPECT_EQ(events[1]["type"], "response.in_progress");
@@ -188,7 +175,7 @@ TEST(Responses, TheStreamSaysWhatTheWholeSays) {
 
 TEST(Responses, ErrorsAreOpenAIs) {
   const TestService test;
-  const auto exchange = ask(test, json(R"({"model": "test", "input": []})"), answer_responses);
+  const auto exchange = ask(test, json(R"({"model": "test", "input": []})"), "/v1/responses");
   EXPECT_EQ(exchange->response.status, 400);
   const Json error = json(exchange->response.body)["error"];
   EXPECT_EQ(error["type"], "invalid_request_error");
@@ -196,10 +183,10 @@ TEST(Responses, ErrorsAreOpenAIs) {
 
   const Json web =
       json(R"({"model": "test", "input": "x", "max_output_tokens": 1, "tools": [{"type": "web_search"}]})");
-  EXPECT_THAT(json(ask(test, web, answer_responses)->response.body)["warnings"],
+  EXPECT_THAT(json(ask(test, web, "/v1/responses")->response.body)["warnings"],
               ElementsAre("tools[0] (web_search)"));
   const TestService strict({.strict = true});
-  const Json refused = json(ask(strict, web, answer_responses)->response.body);
+  const Json refused = json(ask(strict, web, "/v1/responses")->response.body);
   EXPECT_EQ(refused["error"]["message"], "tools[0] (web_search): is not supported");
 }
 
@@ -211,7 +198,7 @@ TEST(Messages, TheStreamSaysWhatTheWholeSays) {
   for (const int most : {1, 2, 7, 40}) {
     body["max_tokens"] = most;
     body["stream"] = false;
-    const Json whole = json(ask(test, body, answer_messages)->response.body);
+    const Json whole = json(ask(test, body, "/v1/messages")->response.body);
     EXPECT_EQ(whole["type"], "message");
     EXPECT_EQ(whole["role"], "assistant");
     EXPECT_EQ(whole["stop_reason"], "max_tokens");
@@ -219,7 +206,7 @@ TEST(Messages, TheStreamSaysWhatTheWholeSays) {
     EXPECT_EQ(whole["usage"]["output_tokens"], most);
 
     body["stream"] = true;
-    const auto events = events_of(ask(test, body, answer_messages)->stream);
+    const auto events = events_of(ask(test, body, "/v1/messages")->stream);
     ASSERT_GT(events.size(), 3u);
     EXPECT_EQ(events[0]["type"], "message_start");
     EXPECT_EQ(events.back()["type"], "message_stop");
@@ -249,18 +236,18 @@ TEST(Messages, CountsTokensAndRefusesInAnthropicsShape) {
   const TestService test;
   const Json body = json(R"({"model": "test", "messages": [{"role": "user", "content": "Hello"}]})");
   const int64_t count =
-      json(ask(test, body, answer_count_tokens)->response.body)["input_tokens"].get<int64_t>();
+      json(ask(test, body, "/v1/messages/count_tokens")->response.body)["input_tokens"].get<int64_t>();
   Json limited = body;
   limited["max_tokens"] = 1;
-  EXPECT_EQ(json(ask(test, limited, answer_messages)->response.body)["usage"]["input_tokens"], count);
-  const auto refused = ask(test, body, answer_messages);
+  EXPECT_EQ(json(ask(test, limited, "/v1/messages")->response.body)["usage"]["input_tokens"], count);
+  const auto refused = ask(test, body, "/v1/messages");
   EXPECT_EQ(refused->response.status, 400);
   EXPECT_EQ(
       json(refused->response.body),
       json(
           R"({"type": "error", "error": {"type": "invalid_request_error", "message": "max_tokens: is missing"}})"));
   limited["model"] = "claude";
-  const auto unknown = ask(test, limited, answer_messages);
+  const auto unknown = ask(test, limited, "/v1/messages");
   EXPECT_EQ(unknown->response.status, 404);
   EXPECT_EQ(json(unknown->response.body)["error"]["type"], "not_found_error");
 }

@@ -7,11 +7,6 @@
 namespace tercet {
 namespace {
 
-void respond_json(Exchange& exchange, const Json& body) { exchange.respond({.body = wire_text(body)}); }
-void respond_error(Exchange& exchange, const ApiError& error) {
-  exchange.respond(openai_error_response(error));
-}
-
 Json model_json(const Service& service, const std::string& name) {
   const ServedModel& model = service.model;
   return {{"id", name},
@@ -71,24 +66,28 @@ ApiResult<std::vector<int32_t>> tokens_of(const Json& body, Fields& fields, cons
 
 }  // namespace
 
-void answer_models(const Service& service, const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+ApiResult<void> answer_models(const Service& service, const HttpRequest&,
+                              const std::shared_ptr<Exchange>& exchange) {
   Json list = Json::array();
   for (const std::string& name : service.model.names) {
     if (name != "*") list.push_back(model_json(service, name));
   }
   respond_json(*exchange, {{"object", "list"}, {"data", std::move(list)}});
+  return {};
 }
 
-void answer_model(const Service& service, const HttpRequest& request,
-                  const std::shared_ptr<Exchange>& exchange) {
+ApiResult<void> answer_model(const Service& service, const HttpRequest& request,
+                             const std::shared_ptr<Exchange>& exchange) {
   const std::string name = percent_decoded(request.path.substr(std::string_view("/v1/models/").size()));
   const Json wanted{{"model", name}};
   Fields fields(wanted);
-  if (const auto error = check_model(fields, service.model)) return respond_error(*exchange, *error);
+  TERCET_TRY_VOID(check_model(fields, service.model));
   respond_json(*exchange, model_json(service, name));
+  return {};
 }
 
-void answer_props(const Service& service, const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+ApiResult<void> answer_props(const Service& service, const HttpRequest&,
+                             const std::shared_ptr<Exchange>& exchange) {
   const ServedModel& model = service.model;
   const SamplingParams& p = model.defaults;
   const EngineStats stats = service.driver.stats();
@@ -114,35 +113,35 @@ void answer_props(const Service& service, const HttpRequest&, const std::shared_
                              {"active", stats.pages_active}}},
                            {"running", stats.running},
                            {"waiting", stats.waiting}});
+  return {};
 }
 
-void answer_tokenize(const Service& service, const HttpRequest& request,
-                     const std::shared_ptr<Exchange>& exchange) {
-  auto body = parse_body(request.body);
-  if (!body) return respond_error(*exchange, body.error());
-  Fields fields(*body);
+ApiResult<void> answer_tokenize(const Service& service, const HttpRequest& request,
+                                const std::shared_ptr<Exchange>& exchange) {
+  TERCET_TRY(const Json body, parse_body(request.body));
+  Fields fields(body);
   const bool pieces = fields.boolean("with_pieces").value_or(false);
-  const auto tokens = tokens_of(*body, fields, service.model);
-  if (!tokens) return respond_error(*exchange, tokens.error());
-  respond_json(*exchange, {{"tokens", token_list(*tokens, pieces, service.model.tokenizer)},
-                           {"count", tokens->size()},
+  TERCET_TRY(const std::vector<int32_t> tokens, tokens_of(body, fields, service.model));
+  respond_json(*exchange, {{"tokens", token_list(tokens, pieces, service.model.tokenizer)},
+                           {"count", tokens.size()},
                            {"max_model_len", service.driver.context()}});
+  return {};
 }
 
-void answer_tokenizer_info(const Service& service, const HttpRequest&,
-                           const std::shared_ptr<Exchange>& exchange) {
+ApiResult<void> answer_tokenizer_info(const Service& service, const HttpRequest&,
+                                      const std::shared_ptr<Exchange>& exchange) {
   const ServedModel& model = service.model;
   respond_json(*exchange, {{"tokenizer_class", "TercetTokenizer"},
                            {"bos_token", token_text(model.tags.id(Tag::begin_of_sentence), model.tokenizer)},
                            {"eos_token", token_text(model.tags.id(Tag::eos), model.tokenizer)},
                            {"model_max_length", service.driver.context()}});
+  return {};
 }
 
-void answer_detokenize(const Service& service, const HttpRequest& request,
-                       const std::shared_ptr<Exchange>& exchange) {
-  auto body = parse_body(request.body);
-  if (!body) return respond_error(*exchange, body.error());
-  Fields fields(*body);
+ApiResult<void> answer_detokenize(const Service& service, const HttpRequest& request,
+                                  const std::shared_ptr<Exchange>& exchange) {
+  TERCET_TRY(const Json body, parse_body(request.body));
+  Fields fields(body);
   if (fields.any("tokens") == nullptr) fields.reject("tokens", "is missing");
   const std::vector<int32_t> tokens = fields.tokens("tokens");
   for (const int32_t token : tokens) {
@@ -150,19 +149,20 @@ void answer_detokenize(const Service& service, const HttpRequest& request,
     fields.reject("tokens",
                   fmt::format("token {} is not in the vocabulary of {}", token, service.model.vocabulary));
   }
-  if (fields.error()) return respond_error(*exchange, *fields.error());
+  if (fields.error()) return refuse(*fields.error());
   const std::string text = service.model.tokenizer.decode(tokens, false);
   respond_json(*exchange, {{"content", text}, {"prompt", text}});
+  return {};
 }
 
-void answer_apply_template(const Service& service, const HttpRequest& request,
-                           const std::shared_ptr<Exchange>& exchange) {
-  const auto body = parse_body(request.body);
-  if (!body) return respond_error(*exchange, body.error());
+ApiResult<void> answer_apply_template(const Service& service, const HttpRequest& request,
+                                      const std::shared_ptr<Exchange>& exchange) {
+  TERCET_TRY(const Json body, parse_body(request.body));
   const ServedModel& model = service.model;
-  const auto prompt = model.chat_template.render(*body, model.tokenizer, std::time(nullptr));
-  if (!prompt) return respond_error(*exchange, error_from(*body, prompt.error().message));
+  const auto prompt = model.chat_template.render(body, model.tokenizer, std::time(nullptr));
+  if (!prompt) return refuse(error_from(body, prompt.error().message));
   respond_json(*exchange, {{"prompt", prompt->text}, {"count", prompt->tokens.size()}});
+  return {};
 }
 
 }  // namespace tercet

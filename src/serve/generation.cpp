@@ -11,17 +11,17 @@ class Generation final : public std::enable_shared_from_this<Generation> {
              std::unique_ptr<AnswerConsumer> consumer)
       : driver_(driver), exchange_(std::move(exchange)), consumer_(std::move(consumer)) {}
 
-  std::optional<ApiError> start(std::vector<Request> parts) {
+  ApiResult<void> start(std::vector<Request> parts) {
     unfinished_ = parts.size();
     // Updates are handed to the exchange's sequence, on which this runs: none is seen before this ends.
     auto submitted = driver_.submit(std::move(parts), [self = shared_from_this()](Update update) {
       self->exchange_->post([self, update = std::move(update)]() mutable { self->take(update); });
     });
-    if (!submitted) return error_of(submitted.error());
+    if (!submitted) return refuse(error_of(submitted.error()));
     submitted_ = std::move(*submitted);
     exchange_->on_leave([self = shared_from_this()] { self->stop(); });
     consumer_->begin(submitted_);
-    return std::nullopt;
+    return {};
   }
 
  private:
@@ -89,8 +89,8 @@ double each(int32_t tokens, double ms) { return tokens > 0 ? ms / tokens : 0; }
 
 }  // namespace
 
-std::optional<ApiError> generate(EngineDriver& driver, const std::shared_ptr<Exchange>& exchange,
-                                 std::vector<Request> parts, std::unique_ptr<AnswerConsumer> consumer) {
+ApiResult<void> generate(EngineDriver& driver, const std::shared_ptr<Exchange>& exchange,
+                         std::vector<Request> parts, std::unique_ptr<AnswerConsumer> consumer) {
   return std::make_shared<Generation>(driver, exchange, std::move(consumer))->start(std::move(parts));
 }
 
@@ -151,6 +151,13 @@ Json Tally::timings_json() const {
           {"predicted_ms", answer_ms},
           {"predicted_per_token_ms", each(u.completion_tokens, answer_ms)},
           {"predicted_per_second", rate(u.completion_tokens, answer_ms)}};
+}
+
+void Tally::note(Exchange& exchange) const {
+  const Usage u = usage();
+  exchange.note("prompt_tokens", std::to_string(u.prompt_tokens));
+  exchange.note("cached_tokens", std::to_string(u.cached_tokens));
+  exchange.note("completion_tokens", std::to_string(u.completion_tokens));
 }
 
 }  // namespace tercet

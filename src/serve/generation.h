@@ -29,8 +29,8 @@ class AnswerConsumer {
 
 /// Submits `parts` and feeds `consumer` until all have finished; when the client leaves, they are cancelled.
 /// An error: nothing was submitted, and the consumer is not told. On the exchange's sequence.
-std::optional<ApiError> generate(EngineDriver& driver, const std::shared_ptr<Exchange>& exchange,
-                                 std::vector<Request> parts, std::unique_ptr<AnswerConsumer> consumer);
+ApiResult<void> generate(EngineDriver& driver, const std::shared_ptr<Exchange>& exchange,
+                         std::vector<Request> parts, std::unique_ptr<AnswerConsumer> consumer);
 
 /// What was read and drawn for an answer, over all parts.
 struct Usage {
@@ -55,6 +55,8 @@ class Tally {
   Json usage_json() const;
   /// As llama.cpp spells them.
   Json timings_json() const;
+  /// For the access log.
+  void note(Exchange& exchange) const;
 
  private:
   struct Part {

@@ -78,8 +78,8 @@ class HttpHandler {
 
   virtual void answer(HttpRequest request, std::shared_ptr<Exchange> exchange) = 0;
 
-  /// The body of an error that HTTP itself finds: what is broken, too long or too slow.
-  virtual HttpResponse error(int status, std::string_view message) = 0;
+  /// The answer to a request in which HTTP itself finds an error, as far as it is known.
+  virtual HttpResponse error(const HttpRequest& head, int status, std::string_view message) = 0;
 
   virtual void log(const HttpRequest& head, const HttpOutcome& outcome) = 0;
 };

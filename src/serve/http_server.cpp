@@ -278,7 +278,8 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
 
   HttpResponse too_long() {
     return shared_.handler.error(
-        413, fmt::format("the request's body is longer than {} bytes", shared_.options.max_body_bytes));
+        request_, 413,
+        fmt::format("the request's body is longer than {} bytes", shared_.options.max_body_bytes));
   }
 
   void begin_answer() {
@@ -291,7 +292,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
   void refuse_broken(int status, std::string_view message) {
     body_unread_ = true;
     version_ = 11;
-    refuse(shared_.handler.error(status, message));
+    refuse(shared_.handler.error(request_, status, message));
   }
 
   void refuse(HttpResponse response) {

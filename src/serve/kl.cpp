@@ -83,15 +83,14 @@ class KlConsumer final : public AnswerConsumer {
 ApiResult<TopLogprobs> read_uploaded(const Json& body, size_t rows) {
   TopLogprobs top;
   size_t width = 0;
-  auto ids = read_rows<int32_t>(body, "ids", rows, width, [](double value) {
+  const auto id = [](double value) {
     constexpr double kMost = std::numeric_limits<int32_t>::max();
     return value >= 0 && value <= kMost ? static_cast<int32_t>(value) : -1;
-  });
-  if (!ids) return refuse(std::move(ids).error());
-  auto logprobs =
-      read_rows<float>(body, "logprobs", rows, width, [](double value) { return static_cast<float>(value); });
-  if (!logprobs) return refuse(std::move(logprobs).error());
-  for (const float logprob : *logprobs) {
+  };
+  TERCET_TRY(top.ids, read_rows<int32_t>(body, "ids", rows, width, id));
+  const auto real = [](double value) { return static_cast<float>(value); };
+  TERCET_TRY(top.logprobs, read_rows<float>(body, "logprobs", rows, width, real));
+  for (const float logprob : top.logprobs) {
     if (logprob >= -1e6F && logprob <= 0.01F) continue;
     return refuse(
         {.message = fmt::format("logprobs: expected logarithms of probabilities, found {}", logprob),
@@ -99,35 +98,27 @@ ApiResult<TopLogprobs> read_uploaded(const Json& body, size_t rows) {
   }
   top.rows = static_cast<int64_t>(rows);
   top.top = static_cast<int64_t>(width);
-  top.ids = std::move(*ids);
-  top.logprobs = std::move(*logprobs);
   return top;
 }
 
 }  // namespace
 
-void answer_kl(const Service& service, const HttpRequest& request,
-               const std::shared_ptr<Exchange>& exchange) {
-  const auto refuse_with = [&](const ApiError& error) { exchange->respond(openai_error_response(error)); };
-  const auto body = parse_body(request.body);
-  if (!body) return refuse_with(body.error());
-  Fields fields(*body);
+ApiResult<void> answer_kl(const Service& service, const HttpRequest& request,
+                          const std::shared_ptr<Exchange>& exchange) {
+  TERCET_TRY(const Json body, parse_body(request.body));
+  Fields fields(body);
   Request part;
   part.prompt = fields.tokens("tokens");
   part.params.max_tokens = 0;
   part.prompt_logprobs = PromptLogprobs{std::min(kTop, service.model.vocabulary)};
   if (part.prompt.empty()) fields.reject("tokens", "expected a list of token ids, not empty");
-  if (fields.error()) return refuse_with(*fields.error());
-  if (const auto wrong = check_length(part.prompt.size(), part.params, service, "tokens"))
-    return refuse_with(*wrong);
-  auto uploaded = read_uploaded(*body, part.prompt.size());
-  if (!uploaded) return refuse_with(uploaded.error());
+  if (fields.error()) return refuse(*fields.error());
+  TERCET_TRY_VOID(check_length(part.prompt.size(), part.params, service, "tokens"));
+  TERCET_TRY(TopLogprobs uploaded, read_uploaded(body, part.prompt.size()));
   std::vector<Request> parts;
   parts.push_back(std::move(part));
-  auto consumer = std::make_unique<KlConsumer>(service, std::move(*uploaded), exchange);
-  if (const auto error = generate(service.driver, exchange, std::move(parts), std::move(consumer))) {
-    refuse_with(*error);
-  }
+  auto consumer = std::make_unique<KlConsumer>(service, std::move(uploaded), exchange);
+  return generate(service.driver, exchange, std::move(parts), std::move(consumer));
 }
 
 }  // namespace tercet

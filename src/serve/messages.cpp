@@ -1,8 +1,7 @@
-#include "serve/messages.h"
-
 #include <optional>
 
 #include "serve/chat_consumer.h"
+#include "serve/endpoints.h"
 #include "serve/ids.h"
 #include "serve/messages_request.h"
 #include "serve/openai_json.h"
@@ -11,35 +10,6 @@ namespace tercet {
 namespace {
 
 using Kind = AnswerEvent::Kind;
-
-std::string_view error_type(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 413:
-      return "request_too_large";
-    case 429:
-      return "rate_limit_error";
-    case 503:
-      return "overloaded_error";
-    default:
-      return status >= 500 ? "api_error" : "invalid_request_error";
-  }
-}
-
-Json error_json(const ApiError& error) {
-  return {{"type", "error"}, {"error", {{"type", error_type(error.status)}, {"message", error.message}}}};
-}
-
-void respond_error(Exchange& exchange, const ApiError& error) {
-  HttpResponse response{.status = error.status, .body = wire_text(error_json(error))};
-  if (error.retry_after > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
-  exchange.respond(std::move(response));
-}
 
 std::string sse_event(const char* type, const Json& members) {
   Json event = Json::object({{"type", type}});
@@ -54,7 +24,7 @@ class MessageConsumer final : public ChatConsumer {
 
   void begin(const std::vector<Submitted>& submitted) override {
     ChatConsumer::begin(submitted);
-    if (!request().stream) return;
+    if (!request().stream.on) return;
     exchange().begin_stream({});
     Json message = head();
     message["content"] = Json::array();
@@ -67,7 +37,7 @@ class MessageConsumer final : public ChatConsumer {
 
   void end() override {
     if (block_) close(block_->kind != Kind::call_begin);
-    note_usage();
+    tally().note(exchange());
     const Json stop = stop_reason(parts()[0]);
     const bool sequence = stop.is_string();
     const std::string_view reason = parts()[0].finish_reason();
@@ -76,7 +46,7 @@ class MessageConsumer final : public ChatConsumer {
                                       : sequence               ? "stop_sequence"
                                                                : "end_turn"},
                       {"stop_sequence", sequence ? stop : Json()}};
-    if (request().stream) {
+    if (request().stream.on) {
       tell("message_delta", {{"delta", ending}, {"usage", usage(tally().usage())}});
       tell("message_stop", Json::object());
       return exchange().end();
@@ -85,19 +55,19 @@ class MessageConsumer final : public ChatConsumer {
     message["content"] = std::move(content_);
     message.update(ending);
     message["usage"] = usage(tally().usage());
-    exchange().respond({.body = wire_text(message)});
+    respond_json(exchange(), message);
   }
 
   void fail(const ApiError& error) override {
-    if (!request().stream) return respond_error(exchange(), error);
+    if (!request().stream.on) return exchange().respond(anthropic_error_response(error));
     exchange().note("error", to_json_text(error.message));
-    exchange().write(fmt::format("event: error\n{}", sse_data(error_json(error))));
+    exchange().write(fmt::format("event: error\n{}", sse_data(anthropic_error(error))));
     exchange().end();
   }
 
  protected:
   void on_progress(int32_t done) override {
-    if (request().stream) exchange().write(sse_progress(done, request().prompt.tokens.size()));
+    if (request().stream.on) exchange().write(sse_progress(done, request().prompt.tokens.size()));
   }
 
   void on_events(size_t /*part*/, const std::vector<AnswerEvent>& events) override {
@@ -113,7 +83,7 @@ class MessageConsumer final : public ChatConsumer {
   };
 
   void tell(const char* type, const Json& members) {
-    if (request().stream) exchange().write(sse_event(type, members));
+    if (request().stream.on) exchange().write(sse_event(type, members));
   }
 
   void tell_delta(const char* type, const char* name, const std::string& text) {
@@ -197,34 +167,26 @@ class MessageConsumer final : public ChatConsumer {
 
 /// The chat request that a body asks for.
 ApiResult<ChatRequest> read_request(const std::string& text, const Service& service, bool needs_limit) {
-  auto body = parse_body(text);
-  if (!body) return refuse(body.error());
-  auto translated = chat_body_of_messages(*body, needs_limit);
-  if (!translated) return refuse(translated.error());
-  return read_chat_body(std::move(*translated), service);
+  TERCET_TRY(const Json body, parse_body(text));
+  TERCET_TRY(ChatBody translated, chat_body_of_messages(body, needs_limit));
+  return read_chat_body(std::move(translated), service);
 }
 
 }  // namespace
 
-void answer_messages(const Service& service, const HttpRequest& request,
-                     const std::shared_ptr<Exchange>& exchange) {
-  auto chat = read_request(request.body, service, true);
-  if (!chat) return respond_error(*exchange, chat.error());
-  if (chat->choices != 1)
-    return respond_error(*exchange, {.message = "n: a message is one answer", .param = "n"});
-  auto parts = engine_requests(*chat, service);
-  if (!parts) return respond_error(*exchange, parts.error());
-  auto consumer = std::make_unique<MessageConsumer>(service, std::move(*chat), exchange);
-  if (const auto error = generate(service.driver, exchange, std::move(*parts), std::move(consumer))) {
-    respond_error(*exchange, *error);
-  }
+ApiResult<void> answer_messages(const Service& service, const HttpRequest& request,
+                                const std::shared_ptr<Exchange>& exchange) {
+  TERCET_TRY(ChatRequest chat, read_request(request.body, service, true));
+  TERCET_TRY(std::vector<Request> parts, engine_requests(chat, service));
+  auto consumer = std::make_unique<MessageConsumer>(service, std::move(chat), exchange);
+  return generate(service.driver, exchange, std::move(parts), std::move(consumer));
 }
 
-void answer_count_tokens(const Service& service, const HttpRequest& request,
-                         const std::shared_ptr<Exchange>& exchange) {
-  const auto chat = read_request(request.body, service, false);
-  if (!chat) return respond_error(*exchange, chat.error());
-  exchange->respond({.body = wire_text(Json::object({{"input_tokens", chat->prompt.tokens.size()}}))});
+ApiResult<void> answer_count_tokens(const Service& service, const HttpRequest& request,
+                                    const std::shared_ptr<Exchange>& exchange) {
+  TERCET_TRY(const ChatRequest chat, read_request(request.body, service, false));
+  respond_json(*exchange, Json::object({{"input_tokens", chat.prompt.tokens.size()}}));
+  return {};
 }
 
 }  // namespace tercet

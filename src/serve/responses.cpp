@@ -1,9 +1,8 @@
-#include "serve/responses.h"
-
 #include <ctime>
 #include <optional>
 
 #include "serve/chat_consumer.h"
+#include "serve/endpoints.h"
 #include "serve/ids.h"
 #include "serve/openai_json.h"
 #include "serve/responses_request.h"
@@ -14,7 +13,7 @@ namespace {
 using Kind = AnswerEvent::Kind;
 
 /// An event of a stream, numbered.
-std::string sse_event(const char* type, Json members, int64_t number) {
+std::string sse_event(const char* type, const Json& members, int64_t number) {
   Json event{{"type", type}, {"sequence_number", number}};
   event.update(members);
   return fmt::format("event: {}\n{}", type, sse_data(event));
@@ -28,7 +27,7 @@ class ResponseConsumer final : public ChatConsumer {
 
   void begin(const std::vector<Submitted>& submitted) override {
     ChatConsumer::begin(submitted);
-    if (!request().stream) return;
+    if (!request().stream.on) return;
     exchange().begin_stream({});
     tell("response.created", {{"response", response("in_progress")}});
     tell("response.in_progress", {{"response", response("in_progress")}});
@@ -38,17 +37,17 @@ class ResponseConsumer final : public ChatConsumer {
     const bool cut = parts()[0].reason == FinishReason::length;
     const char* status = cut ? "incomplete" : "completed";
     if (item_) close(status);
-    note_usage();
+    tally().note(exchange());
     Json whole = response(status);
     whole["usage"] = usage();
     whole["timings"] = tally().timings_json();
-    if (!request().stream) return exchange().respond({.body = wire_text(whole)});
+    if (!request().stream.on) return respond_json(exchange(), whole);
     tell(cut ? "response.incomplete" : "response.completed", {{"response", std::move(whole)}});
     exchange().end();
   }
 
   void fail(const ApiError& error) override {
-    if (!request().stream) return exchange().respond(openai_error_response(error));
+    if (!request().stream.on) return exchange().respond(openai_error_response(error));
     exchange().note("error", to_json_text(error.message));
     Json whole = response("failed");
     whole["error"] = {{"code", "server_error"}, {"message", error.message}};
@@ -58,7 +57,7 @@ class ResponseConsumer final : public ChatConsumer {
 
  protected:
   void on_progress(int32_t done) override {
-    if (request().stream) exchange().write(sse_progress(done, request().prompt.tokens.size()));
+    if (request().stream.on) exchange().write(sse_progress(done, request().prompt.tokens.size()));
   }
 
   void on_events(size_t /*part*/, const std::vector<AnswerEvent>& events) override {
@@ -73,8 +72,8 @@ class ResponseConsumer final : public ChatConsumer {
     std::string text;  // so far; of a call, its arguments
   };
 
-  void tell(const char* type, Json members) {
-    if (request().stream) exchange().write(sse_event(type, std::move(members), number_++));
+  void tell(const char* type, const Json& members) {
+    if (request().stream.on) exchange().write(sse_event(type, members, number_++));
   }
 
   /// Where in the response something belongs.
@@ -188,7 +187,7 @@ class ResponseConsumer final : public ChatConsumer {
             {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
   }
 
-  Json given(const char* name, Json otherwise) const {
+  Json given(const char* name, const Json& otherwise) const {
     const Json* member = find_member(body_, name);
     return is_present(member) ? *member : otherwise;
   }
@@ -233,24 +232,14 @@ class ResponseConsumer final : public ChatConsumer {
 
 }  // namespace
 
-void answer_responses(const Service& service, const HttpRequest& request,
-                      const std::shared_ptr<Exchange>& exchange) {
-  const auto refuse_with = [&](const ApiError& error) { exchange->respond(openai_error_response(error)); };
-  auto body = parse_body(request.body);
-  if (!body) return refuse_with(body.error());
-  auto translated = chat_body_of_responses(*body);
-  if (!translated) return refuse_with(translated.error());
-  auto chat = read_chat_body(std::move(*translated), service);
-  if (!chat) return refuse_with(chat.error());
-  if (chat->choices != 1) {
-    return refuse_with({.message = "n: a response is one answer", .param = "n"});
-  }
-  auto parts = engine_requests(*chat, service);
-  if (!parts) return refuse_with(parts.error());
-  auto consumer = std::make_unique<ResponseConsumer>(service, std::move(*chat), exchange, std::move(*body));
-  if (const auto error = generate(service.driver, exchange, std::move(*parts), std::move(consumer))) {
-    refuse_with(*error);
-  }
+ApiResult<void> answer_responses(const Service& service, const HttpRequest& request,
+                                 const std::shared_ptr<Exchange>& exchange) {
+  TERCET_TRY(Json body, parse_body(request.body));
+  TERCET_TRY(ChatBody translated, chat_body_of_responses(body));
+  TERCET_TRY(ChatRequest chat, read_chat_body(std::move(translated), service));
+  TERCET_TRY(std::vector<Request> parts, engine_requests(chat, service));
+  auto consumer = std::make_unique<ResponseConsumer>(service, std::move(chat), exchange, std::move(body));
+  return generate(service.driver, exchange, std::move(parts), std::move(consumer));
 }
 
 }  // namespace tercet

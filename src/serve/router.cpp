@@ -4,22 +4,16 @@
 #include <ctime>
 
 #include "base/check.h"
-#include "serve/chat_completions.h"
-#include "serve/completions.h"
 #include "serve/endpoints.h"
-#include "serve/messages.h"
 #include "serve/page.h"
-#include "serve/responses.h"
 
 namespace tercet {
 namespace {
 
-using Endpoint = void (*)(const Service&, const HttpRequest&, const std::shared_ptr<Exchange>&);
-
 struct Route {
   std::string_view method;
   std::string_view path;  // one that ends in '/' stands for all that begin so
-  Endpoint endpoint;      // null: the router's own
+  Endpoint* endpoint;     // null: the router's own
 };
 
 constexpr std::array kRoutes{
@@ -57,6 +51,12 @@ const Route* find_route(const HttpRequest& head, std::string& methods) {
   return nullptr;
 }
 
+/// As the clients of that path read it.
+HttpResponse error_response(const HttpRequest& head, const ApiError& error) {
+  const bool anthropic = head.path.starts_with("/v1/messages");
+  return anthropic ? anthropic_error_response(error) : openai_error_response(error);
+}
+
 std::string now() {
   std::timespec time{};
   clock_gettime(CLOCK_REALTIME, &time);
@@ -78,34 +78,34 @@ HttpResponse state(int status, std::string_view word) {
 Router::Router(RouterOptions options) : options_(std::move(options)), guard_(options_.guard) {}
 
 std::optional<HttpResponse> Router::refuse(const HttpRequest& head) {
-  if (auto error = guard_.check_origin(head)) return openai_error_response(*error);
+  if (auto error = guard_.check_origin(head)) return error_response(head, *error);
   if (head.method == "OPTIONS") return HttpResponse{.status = 204, .body = "", .type = ""};
   std::string methods;
   const Route* route = find_route(head, methods);
   if (route != nullptr && route->path == "/health") return std::nullopt;
   if (auto error = guard_.check_key(head)) {
-    HttpResponse response = openai_error_response(*error);
+    HttpResponse response = error_response(head, *error);
     // Has a browser ask for the key: as a password, for any user.
     response.headers.emplace_back("WWW-Authenticate", head.path == "/" ? "Basic realm=\"tercet\"" : "Bearer");
     return response;
   }
   if (route == nullptr && methods.empty()) {
-    return openai_error_response(
-        {.status = 404,
-         .message = fmt::format("{} {}: there is no such endpoint", head.method, head.path),
-         .code = "not_found"});
+    return error_response(head,
+                          {.status = 404,
+                           .message = fmt::format("{} {}: there is no such endpoint", head.method, head.path),
+                           .code = "not_found"});
   }
   if (route == nullptr) {
-    HttpResponse response = openai_error_response(
-        {.status = 405,
-         .message = fmt::format("{} {}: expected the method {}", head.method, head.path, methods),
-         .code = "method_not_allowed"});
+    HttpResponse response = error_response(
+        head, {.status = 405,
+               .message = fmt::format("{} {}: expected the method {}", head.method, head.path, methods),
+               .code = "method_not_allowed"});
     response.headers.emplace_back("Allow", methods);
     return response;
   }
   if (service_ == nullptr && route->endpoint != nullptr) {
-    return openai_error_response(
-        {.status = 503, .message = "the model is being loaded", .code = "loading", .retry_after = 5});
+    return error_response(
+        head, {.status = 503, .message = "the model is being loaded", .code = "loading", .retry_after = 5});
   }
   return std::nullopt;
 }
@@ -118,7 +118,9 @@ void Router::answer(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   TERCET_CHECK(route != nullptr);
   if (route->endpoint != nullptr) {
     if (options_.log_bodies) exchange->note("body", to_json_text(request.body));
-    return route->endpoint(*service_.load(), request, exchange);
+    const auto answered = route->endpoint(*service_.load(), request, exchange);
+    if (!answered) exchange->respond(error_response(request, answered.error()));
+    return;
   }
   if (route->path == "/health") return exchange->respond(state(200, "ok"));
   if (route->path == "/ready") return exchange->respond(ready());
@@ -154,8 +156,8 @@ HttpResponse Router::metrics() const {
   return {.body = text, .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
-HttpResponse Router::error(int status, std::string_view message) {
-  return openai_error_response({.status = status, .message = std::string(message)});
+HttpResponse Router::error(const HttpRequest& head, int status, std::string_view message) {
+  return error_response(head, {.status = status, .message = std::string(message)});
 }
 
 void Router::log(const HttpRequest& head, const HttpOutcome& outcome) {

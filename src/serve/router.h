@@ -31,7 +31,7 @@ class Router final : public HttpHandler {
   std::optional<HttpResponse> refuse(const HttpRequest& head) override;
   HttpHeaders headers(const HttpRequest& head) override;
   void answer(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
-  HttpResponse error(int status, std::string_view message) override;
+  HttpResponse error(const HttpRequest& head, int status, std::string_view message) override;
   void log(const HttpRequest& head, const HttpOutcome& outcome) override;
 
  private:

@@ -68,6 +68,16 @@ int32_t read_choices(Fields& fields) {
   return static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
 }
 
+StreamForm read_stream(Fields& fields) {
+  StreamForm stream{.on = fields.boolean("stream").value_or(false)};
+  const Json* options = fields.object("stream_options");
+  if (options == nullptr) return stream;
+  Fields inner(*options, "stream_options.");
+  stream.include_usage = inner.boolean("include_usage").value_or(false);
+  if (inner.error()) fields.reject("stream_options", inner.error()->message);
+  return stream;
+}
+
 SamplingParams params_of_choice(const SamplingParams& params, int32_t choice) {
   SamplingParams own = params;
   if (own.seed) *own.seed += static_cast<uint64_t>(choice);

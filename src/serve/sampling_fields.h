@@ -1,4 +1,5 @@
-// How tokens are drawn and when an answer ends, under the names that OpenAI, vLLM and llama.cpp give it.
+// How tokens are drawn, when an answer ends and how it is told, under the names that OpenAI, vLLM and
+// llama.cpp give it.
 #pragma once
 
 #include "engine/engine.h"
@@ -11,6 +12,14 @@ void read_sampling(Fields& fields, SamplingParams& params);
 
 /// `n`: answers to each prompt; 1 where nothing is said.
 int32_t read_choices(Fields& fields);
+
+struct StreamForm {
+  bool on = false;             // the answer is told as it comes
+  bool include_usage = false;  // and its counts at the end
+};
+
+/// `stream` and `stream_options`.
+StreamForm read_stream(Fields& fields);
 
 /// Parameters of the answer `choice` of several to one prompt: the first has the request's seed.
 SamplingParams params_of_choice(const SamplingParams& params, int32_t choice);

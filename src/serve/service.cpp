@@ -11,19 +11,30 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
+/// What the engine asks of a form.
+class FormConstraint final : public TokenConstraint {
+ public:
+  explicit FormConstraint(AnswerConstraint constraint) : constraint_(std::move(constraint)) {}
+  Result<std::vector<uint32_t>> mask() override { return constraint_.mask(); }
+  Result<void> accept(int32_t token) override { return constraint_.accept(token); }
+
+ private:
+  AnswerConstraint constraint_;
+};
+
 }  // namespace
 
-std::optional<ApiError> check_model(Fields& fields, const ServedModel& model) {
+ApiResult<void> check_model(Fields& fields, const ServedModel& model) {
   const auto name = fields.string("model");
   const auto known = [&](const std::string& wanted) {
     return std::find(model.names.begin(), model.names.end(), wanted) != model.names.end();
   };
-  if (!name || known(*name) || known("*")) return std::nullopt;
-  return ApiError{
-      .status = 404,
-      .message = fmt::format("model: `{}` is not served here, but {} is", *name, joined(model.names)),
-      .param = "model",
-      .code = "model_not_found"};
+  if (!name || known(*name) || known("*")) return {};
+  return refuse(
+      {.status = 404,
+       .message = fmt::format("model: `{}` is not served here, but {} is", *name, joined(model.names)),
+       .param = "model",
+       .code = "model_not_found"});
 }
 
 ApiResult<std::vector<std::string>> finish_fields(Fields& fields, const Service& service) {
@@ -38,17 +49,25 @@ ApiResult<std::vector<std::string>> finish_fields(Fields& fields, const Service&
        .code = "unsupported_parameter"});
 }
 
-std::optional<ApiError> check_length(size_t prompt_tokens, const SamplingParams& params,
-                                     const Service& service, std::string_view param) {
+ApiResult<std::unique_ptr<TokenConstraint>> constraint_of(const AnswerForm& form, bool in_thought,
+                                                          const ServedModel& model) {
+  if (form.free()) return nullptr;
+  auto constraint = model.grammars.compile(form, in_thought);
+  if (!constraint) return refuse(field_error(constraint.error().message));
+  return std::make_unique<FormConstraint>(std::move(*constraint));
+}
+
+ApiResult<void> check_length(size_t prompt_tokens, const SamplingParams& params, const Service& service,
+                             std::string_view param) {
   const int32_t least = std::max(params.min_tokens, params.max_tokens.value_or(1) > 0 ? 1 : 0);
   const auto context = static_cast<size_t>(service.driver.context());
-  if (prompt_tokens + static_cast<size_t>(least) <= context) return std::nullopt;
-  return ApiError{.message = fmt::format(
-                      "This model's maximum context length is {} tokens. However, your prompt has {} tokens, "
-                      "and {} at least {} to be drawn.",
-                      context, prompt_tokens, least, least == 1 ? "is" : "are"),
-                  .param = std::string(param),
-                  .code = "context_length_exceeded"};
+  if (prompt_tokens + static_cast<size_t>(least) <= context) return {};
+  return refuse({.message = fmt::format(
+                     "This model's maximum context length is {} tokens. However, your prompt has {} tokens, "
+                     "and {} at least {} to be drawn.",
+                     context, prompt_tokens, least, least == 1 ? "is" : "are"),
+                 .param = std::string(param),
+                 .code = "context_length_exceeded"});
 }
 
 }  // namespace tercet

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 
 #include "serve/engine_driver.h"
 #include "serve/fields.h"
 #include "serve/served_model.h"
+#include "text/answer_form.h"
 
 namespace tercet {
 
@@ -26,14 +28,18 @@ struct Service {
 };
 
 /// Reads `model` and refuses one that is not served.
-std::optional<ApiError> check_model(Fields& fields, const ServedModel& model);
+ApiResult<void> check_model(Fields& fields, const ServedModel& model);
 
 /// Ends the reading of a request: its first error, or the names of what nobody read, which are an error where
 /// the service is strict.
 ApiResult<std::vector<std::string>> finish_fields(Fields& fields, const Service& service);
 
+/// What holds an answer to `form`; null where every answer has it. Errors: a form that cannot be held to.
+ApiResult<std::unique_ptr<TokenConstraint>> constraint_of(const AnswerForm& form, bool in_thought,
+                                                          const ServedModel& model);
+
 /// The error for a prompt that leaves no room for an answer.
-std::optional<ApiError> check_length(size_t prompt_tokens, const SamplingParams& params,
-                                     const Service& service, std::string_view param);
+ApiResult<void> check_length(size_t prompt_tokens, const SamplingParams& params, const Service& service,
+                             std::string_view param);
 
 }  // namespace tercet

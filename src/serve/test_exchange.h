@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/fake_executor.h"
-#include "serve/service.h"
+#include "serve/router.h"
 #include "text/test_model.h"
 
 namespace tercet {
@@ -113,5 +113,24 @@ struct TestService {
   EngineDriver driver;
   Service service;
 };
+
+inline std::shared_ptr<TestExchange> post(const TestService& test, const Json& body, const char* path) {
+  Router router({});
+  router.serve(test.service);
+  HttpRequest request;
+  request.method = "POST";
+  request.path = path;
+  request.body = to_json_text(body);
+  auto exchange = std::make_shared<TestExchange>();
+  router.answer(std::move(request), exchange);
+  return exchange;
+}
+
+/// What is answered to a body that is posted.
+inline std::shared_ptr<TestExchange> ask(const TestService& test, const Json& body, const char* path) {
+  const auto exchange = post(test, body, path);
+  exchange->wait();
+  return exchange;
+}
 
 }  // namespace tercet
