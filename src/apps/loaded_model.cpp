@@ -13,6 +13,7 @@
 #include "model/hy_v3/synthetic_model.h"
 #include "model/hy_v3/tensor_names.h"
 #include "weights/checkpoint.h"
+#include "weights/hashed_source.h"
 
 namespace tercet {
 
@@ -114,7 +115,10 @@ Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& lim
   TERCET_TRY(const BackendKind backend, choose_backend(options, opened, executor.limits));
   executor.make_ops = [backend](int threads) { return make_ops(backend, threads); };
   executor.progress = [&](int64_t done, int64_t total) { progress.update(done * 1000 / total); };
-  TERCET_TRY(model.executor, LocalExecutor::load(model.config, *opened.checkpoint.tensors, executor));
+  const HashedSource hashed(opened.checkpoint.tensors);
+  const TensorSource& tensors = limits.digest ? hashed : *opened.checkpoint.tensors;
+  TERCET_TRY(model.executor, LocalExecutor::load(model.config, tensors, executor));
+  if (limits.digest) model.digest = hashed.digest();
   return model;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "apps/console.h"
@@ -18,11 +19,13 @@ struct RunLimits {
   int64_t cache_tokens = 0;  // that the KV cache holds, over all sequences
   int32_t max_rows = 512;    // of a step, where ModelOptions::chunk gives none
   bool mtp = false;
+  bool digest = false;  // of the weights, taken while they are read
 };
 
 struct LoadedModel {
   hy_v3::Config config;
   std::unique_ptr<LocalExecutor> executor;
+  std::string digest;  // of the weights, where it was asked for (HashedSource)
 };
 
 /// Reads config and weights, with a progress bar.

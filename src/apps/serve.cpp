@@ -167,19 +167,19 @@ struct Backend {
   std::unique_ptr<Service> service;
 };
 
-/// What the model makes of a fixed sequence, down to the last bit: equal for equal checkpoints under equal
-/// arithmetic, on any machine. Warms up all that a step needs.
-Result<std::string> fingerprint(Executor& executor, const std::string& config_json) {
+/// Of the config, of all weights, and of what the model makes of a fixed sequence: equal for equal
+/// checkpoints under equal arithmetic, on any machine, and for no others. Warms up all that a step needs.
+Result<std::string> fingerprint(const LoadedModel& model, const std::string& config_json) {
   constexpr int32_t kTokens = 64;
+  Executor& executor = *model.executor;
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i < kTokens; ++i) {
     tokens.push_back(static_cast<int32_t>(i * executor.vocabulary() / kTokens));
   }
-  TERCET_TRY(const std::string digest,
+  TERCET_TRY(const std::string scored,
              score_digest(executor, tokens, std::min(kTokens, executor.max_rows())));
   Sha256 all;
-  all.add(std::as_bytes(std::span(config_json)));
-  all.add(std::as_bytes(std::span(digest)));
+  for (const std::string& part : {config_json, model.digest, scored}) all.add(std::as_bytes(std::span(part)));
   return fmt::format("fp_{}_a{}", all.hex().substr(0, 16), kArithmeticVersion);
 }
 
@@ -196,9 +196,9 @@ Result<void> load(const ServeArguments& arguments, const Console& console, Backe
   const int64_t context =
       arguments.model.context > 0 ? arguments.model.context : std::min(config.max_positions, kDefaultContext);
   const int64_t cache = arguments.cache_tokens > 0 ? arguments.cache_tokens : 2 * context;
-  TERCET_TRY(backend.model, load_model(arguments.model, {.cache_tokens = cache}, console));
+  TERCET_TRY(backend.model, load_model(arguments.model, {.cache_tokens = cache, .digest = true}, console));
   LocalExecutor& executor = *backend.model.executor;
-  TERCET_TRY(std::string print, fingerprint(executor, opened.checkpoint.config_json));
+  TERCET_TRY(std::string print, fingerprint(backend.model, opened.checkpoint.config_json));
 
   TERCET_TRY(AnswerGrammars grammars,
              AnswerGrammars::create(backend.text->tokenizer, backend.text->tags,
