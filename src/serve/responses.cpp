@@ -106,8 +106,7 @@ class ResponseConsumer final : public ChatConsumer {
         Json delta = with(place(true), Json::object({{"delta", event.text}}));
         if (event.kind == Kind::content) delta["logprobs"] = Json::array();
         const bool thought = event.kind == Kind::reasoning;
-        return tell(thought ? "response.reasoning_text.delta" : "response.output_text.delta",
-                    std::move(delta));
+        return tell(thought ? "response.reasoning_text.delta" : "response.output_text.delta", delta);
       }
       case Kind::call_begin:
         if (item_) close("completed");
@@ -169,7 +168,7 @@ class ResponseConsumer final : public ChatConsumer {
       const bool thought = item_->kind == Kind::reasoning;
       Json done = with(place(true), Json::object({{"text", item_->text}}));
       if (!thought) done["logprobs"] = Json::array();
-      tell(thought ? "response.reasoning_text.done" : "response.output_text.done", std::move(done));
+      tell(thought ? "response.reasoning_text.done" : "response.output_text.done", done);
       tell("response.content_part.done", with(place(true), Json::object({{"part", part_json()}})));
       item_->json["content"].push_back(part_json());
     }
