@@ -104,9 +104,10 @@ TEST(Memory, IsWhatThePlanSays) {
   const TestModel bf16{*hy_v3::parse_config(twin->config_json), *twin};
   for (const TestModel* model : {&four_bit, &bf16}) {
     const auto names = hy_v3::resolve_names(model->config, *model->checkpoint.tensors);
-    const auto inventory = hy_v3::take_inventory(model->config, *names, *model->checkpoint.tensors);
+    const hy_v3::LayerRange layers = hy_v3::all_layers(model->config);
+    const auto inventory = hy_v3::take_inventory(model->config, *names, *model->checkpoint.tensors, layers);
     ASSERT_TRUE(inventory) << inventory.error().message;
-    const hy_v3::MemoryPlan plan = hy_v3::plan_memory(model->config, *inventory, 32768, 512);
+    const hy_v3::MemoryPlan plan = hy_v3::plan_memory(model->config, *inventory, layers, 32768, 512);
     const int64_t before = anonymous_memory();
     const auto executor = load(*model, {.pages = 512}, make_reference_ops);
     score_together(*executor, {made_up_tokens(100, 4000, 1)}, 100);

@@ -54,11 +54,11 @@ TestModel open_test_model(const std::string& model) {
 std::unique_ptr<LocalExecutor> load(const TestModel& model, const Placement& placement,
                                     const std::function<std::unique_ptr<Ops>(int)>& make_ops) {
   ExecutorOptions options;
-  options.stages = placement.stages;
+  options.stages = hy_v3::equal_stages(model.config, placement.stages);
   options.shards = placement.shards;
   options.threads = placement.threads;
   options.limits = {.max_rows = placement.max_rows, .pages = placement.pages, .mtp = placement.mtp};
-  options.make_ops = make_ops;
+  options.make_ops = [&](size_t, int threads) { return make_ops(threads); };
   return expect(LocalExecutor::load(model.config, *model.checkpoint.tensors, options));
 }
 

@@ -131,9 +131,9 @@ Result<hy_v3::RankLimits> limits_of(const BenchArguments& arguments, std::span<c
   return limits;
 }
 
-Result<BenchSetting> describe(const BenchArguments& arguments, const OpenedModel& opened, BackendKind backend,
-                              std::optional<CpuLevel> level) {
-  TERCET_TRY(const auto inventory, inventory_of(opened));
+Result<BenchSetting> describe(const BenchArguments& arguments, const OpenedModel& opened,
+                              std::span<const StagePlan> stages, std::optional<CpuLevel> level) {
+  TERCET_TRY(const auto inventory, inventory_of(opened, hy_v3::all_layers(opened.config)));
   BenchSetting setting;
   setting.model = arguments.model.model;
   for (const hy_v3::InventoryLine& line : inventory) {
@@ -145,10 +145,12 @@ Result<BenchSetting> describe(const BenchArguments& arguments, const OpenedModel
   setting.processor = processor_name();
   setting.kernels = level ? cpu::kernels_of(*level).name : "reference";
   setting.threads = thread_count(arguments.model);
-  if (backend == BackendKind::cuda) {
+  if (stages.back().backend == BackendKind::cuda) {
     TERCET_TRY(const CudaDevice device, cuda_device());
     setting.processor = device.name;
-    setting.kernels = "cuda";
+    const bool all = stages.size() == 1;
+    setting.kernels =
+        all ? "cuda" : fmt::format("cuda ({} of {} layers)", stages.back().layers.size(), setting.layers);
     TERCET_TRY(setting.bandwidth, cuda_read_bandwidth());
   } else {
     setting.bandwidth = read_bandwidth(setting.threads);
@@ -164,19 +166,22 @@ Result<void> load(const BenchArguments& arguments, std::span<const BenchTest> te
   model.config = opened.config;
   ExecutorOptions executor;
   TERCET_TRY(executor.limits, limits_of(arguments, tests, model.config));
-  TERCET_TRY(const BackendKind backend, choose_backend(arguments.model, opened, executor.limits));
-  const std::optional<CpuLevel> level = level_of(arguments, backend);
-  TERCET_TRY(model.setting, describe(arguments, opened, backend, level));
-  const auto plain_ops = [&](int threads) {
-    return level ? make_cpu_ops(threads, level) : make_ops(backend, threads, arguments.profile);
+  TERCET_TRY(const std::vector<StagePlan> stages,
+             plan_stages(arguments.model, opened, executor.limits, this_machine()));
+  const std::optional<CpuLevel> level = level_of(arguments, stages.front().backend);
+  TERCET_TRY(model.setting, describe(arguments, opened, stages, level));
+  const auto plain_ops = [&](size_t stage, int threads) {
+    const BackendKind backend = stages[stage].backend;
+    return level && backend == BackendKind::cpu ? make_cpu_ops(threads, level)
+                                                : make_ops(backend, threads, arguments.profile);
   };
-  model.setting.multiply = multiply_rate(*plain_ops(model.setting.threads));
+  model.setting.multiply = multiply_rate(*plain_ops(stages.size() - 1, model.setting.threads));
 
-  executor.stages = arguments.model.pipeline_stages;
+  for (const StagePlan& stage : stages) executor.stages.push_back(stage.layers);
   executor.shards = arguments.model.tensor_shards;
   executor.threads = model.setting.threads;
-  executor.make_ops = [&](int threads) {
-    return make_profiled_ops(plain_ops(threads), model.profiles.emplace_back());
+  executor.make_ops = [&](size_t stage, int threads) {
+    return make_profiled_ops(plain_ops(stage, threads), model.profiles.emplace_back());
   };
   Progress progress(console, "loading", 1000);
   executor.progress = [&](int64_t done, int64_t total) { progress.update(done * 1000 / total); };

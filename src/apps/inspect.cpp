@@ -56,9 +56,9 @@ Result<Findings> inspect(const ModelOptions& options, int max_rows) {
   Findings f;
   f.config = opened.config;
   TERCET_TRY(const hy_v3::ModelNames names, hy_v3::resolve_names(f.config, tensors));
-  TERCET_TRY(f.inventory, hy_v3::take_inventory(f.config, names, tensors));
+  TERCET_TRY(f.inventory, hy_v3::take_inventory(f.config, names, tensors, hy_v3::all_layers(f.config)));
   f.context = options.context > 0 ? options.context : f.config.max_positions;
-  f.plan = hy_v3::plan_memory(f.config, f.inventory, f.context, max_rows);
+  f.plan = hy_v3::plan_memory(f.config, f.inventory, hy_v3::all_layers(f.config), f.context, max_rows);
   for (const std::string& tensor : names.unused)
     f.odd.push_back(fmt::format("{}: no part of the model, not read", tensor));
   if (f.config.mtp_layers > 0 && !names.mtp)

@@ -40,6 +40,14 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
          "bits)")
       ->check(one_of({"auto", "cuda", "cpu", "reference"}))
       ->option_text("NAME");
+  app.add_option("--ngl,--gpu-layers,--n-gpu-layers", options.gpu_layers,
+                 "Layers that the GPU runs, the CPU the others (default: as many as fit)")
+      ->transform(whole_number(0, kMaxInt))
+      ->option_text("N");
+  app.add_option("--gpu-memory-utilization", options.gpu_memory_utilization,
+                 "Share of the GPU's memory that may be in use (default: 0.9)")
+      ->check(real_number(0, 1))
+      ->option_text("X");
   app.add_option("--pp,--pipeline-parallel-size", options.pipeline_stages, "Stages that share the layers")
       ->transform(whole_number(1, 1024))
       ->option_text("N");

@@ -14,11 +14,13 @@ namespace tercet {
 
 /// Which model to run, and on what.
 struct ModelOptions {
-  std::string model;    // a checkpoint's folder or file, or synthetic:…
-  int64_t context = 0;  // tokens of prompt and answer; 0: what the model was made for
-  int threads = 0;      // 0: all that this process may use
-  int chunk = 0;        // tokens of a prompt that one step reads; 0: the engine's choice
+  std::string model = {};  // a checkpoint's folder or file, or synthetic:…
+  int64_t context = 0;     // tokens of prompt and answer; 0: what the model was made for
+  int threads = 0;         // 0: all that this process may use
+  int chunk = 0;           // tokens of a prompt that one step reads; 0: the engine's choice
   std::string backend = "auto";
+  std::optional<int> gpu_layers = {};   // none: as many as fit
+  double gpu_memory_utilization = 0.9;  // of the GPU's memory, others' use included
   int pipeline_stages = 1;
   int tensor_shards = 1;
   bool verbose = false;

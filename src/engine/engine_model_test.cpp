@@ -43,7 +43,7 @@ std::unique_ptr<LocalExecutor> make_executor(int32_t pages, int32_t max_rows) {
   ExecutorOptions options;
   options.limits.max_rows = max_rows;
   options.limits.pages = pages;
-  options.make_ops = make_reference_ops;
+  options.make_ops = [](size_t, int threads) { return make_reference_ops(threads); };
   auto executor = LocalExecutor::load(config, *make_synthetic_model(config, {}, 1).tensors, options);
   EXPECT_TRUE(executor) << executor.error().message;
   return std::move(*executor);

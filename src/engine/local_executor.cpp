@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "comm/local/local.h"
+#include "comm/local/through_host.h"
 
 namespace tercet {
 
@@ -22,21 +23,24 @@ LocalExecutor::~LocalExecutor() = default;
 Result<std::unique_ptr<LocalExecutor>> LocalExecutor::load(const hy_v3::Config& config,
                                                            const TensorSource& source,
                                                            const ExecutorOptions& options) {
-  TERCET_TRY_VOID(hy_v3::check_placement(config, options.stages, options.shards));
-  const int count = options.stages * options.shards;
+  std::vector<hy_v3::LayerRange> layers = options.stages;
+  if (layers.empty()) layers = {hy_v3::all_layers(config)};
+  const int stages = static_cast<int>(layers.size());
+  TERCET_TRY_VOID(hy_v3::check_placement(config, stages, options.shards));
+  const int count = stages * options.shards;
   std::unique_ptr<LocalExecutor> executor(new LocalExecutor(config, options.limits, count));
   std::vector<std::vector<std::unique_ptr<Communicator>>> stage_groups;  // [shard][stage]
-  for (int shard = 0; shard < options.shards; ++shard)
-    stage_groups.push_back(make_local_group(options.stages));
+  for (int shard = 0; shard < options.shards; ++shard) stage_groups.push_back(make_local_group(stages));
   ThreadPool pool(options.threads);
-  for (int stage = 0; stage < options.stages; ++stage) {
+  for (int stage = 0; stage < stages; ++stage) {
     auto shard_group = make_local_group(options.shards);
     for (int shard = 0; shard < options.shards; ++shard) {
       auto rank = std::make_unique<Rank>();
-      rank->placement = {stage, options.stages, shard, options.shards};
-      rank->ops = options.make_ops(std::max(1, options.threads / count));
-      rank->shards = std::move(shard_group[static_cast<size_t>(shard)]);
-      rank->stages = std::move(stage_groups[static_cast<size_t>(shard)][static_cast<size_t>(stage)]);
+      const auto at = static_cast<size_t>(stage);
+      rank->placement = {layers[at], stage, stages, shard, options.shards};
+      rank->ops = options.make_ops(at, std::max(1, options.threads / options.shards));
+      rank->shards = through_host(std::move(shard_group[static_cast<size_t>(shard)]), *rank->ops);
+      rank->stages = through_host(std::move(stage_groups[static_cast<size_t>(shard)][at]), *rank->ops);
       const auto progress = [&](int64_t done, int64_t total) {
         const int64_t before = static_cast<int64_t>(executor->ranks_.size()) * total;
         if (options.progress) options.progress(before + done, total * count);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -15,12 +16,12 @@
 namespace tercet {
 
 struct ExecutorOptions {
-  int stages = 1;   // of the pipeline
-  int shards = 1;   // tensor shards of a stage
-  int threads = 1;  // in all; each rank gets its part, one at least
+  std::vector<hy_v3::LayerRange> stages;  // of the pipeline; empty: one
+  int shards = 1;                         // tensor shards of a stage
+  int threads = 1;  // of a stage, since one waits for another; each shard gets its part, one at least
   hy_v3::RankLimits limits;
-  std::function<std::unique_ptr<Ops>(int threads)> make_ops;  // called once a rank
-  std::function<void(int64_t done, int64_t total)> progress;  // of loading; may be empty
+  std::function<std::unique_ptr<Ops>(size_t stage, int threads)> make_ops;  // called once a rank
+  std::function<void(int64_t done, int64_t total)> progress;                // of loading; may be empty
 };
 
 class LocalExecutor final : public Executor {

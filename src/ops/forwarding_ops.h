@@ -20,6 +20,7 @@ class ForwardingOps : public Ops {
     inner_->download(host, device, bytes);
   }
   int64_t allocated() const override { return inner_->allocated(); }
+  bool on_host() const override { return inner_->on_host(); }
 
   std::unique_ptr<Linear> pack_linear(std::span<const MatrixData> parts) override {
     return inner_->pack_linear(parts);

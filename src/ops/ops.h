@@ -116,6 +116,8 @@ class Ops {
   virtual void upload(void* device, const void* host, int64_t bytes) = 0;
   virtual void download(void* host, const void* device, int64_t bytes) = 0;
   virtual int64_t allocated() const = 0;
+  /// Whether the device's memory is this process's own.
+  virtual bool on_host() const { return true; }
 
   // Loading. Data is copied; the sources may go afterwards. Parts of a product are stacked along n and may
   // differ in bits and group, not in k.

@@ -67,6 +67,7 @@ class CudaOps final : public Ops {
     check(cudaMemcpy(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost));
   }
   int64_t allocated() const override { return held_; }
+  bool on_host() const override { return false; }
 
   std::unique_ptr<Linear> pack_linear(std::span<const MatrixData> parts) override {
     wait();

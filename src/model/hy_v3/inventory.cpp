@@ -107,21 +107,26 @@ class Inventory {
 }  // namespace
 
 Result<std::vector<InventoryLine>> take_inventory(const Config& config, const ModelNames& names,
-                                                  const TensorSource& source) {
+                                                  const TensorSource& source, const LayerRange& layers) {
   Inventory out(source);
-  TERCET_TRY_VOID(out.matrices("embedding", {names.embed}, config.hidden_size, true));
-  for (const LayerNames& layer : names.layers) TERCET_TRY_VOID(out.layer(config, layer));
-  TERCET_TRY_VOID(out.vectors("norms, biases", {names.norm}));
-  TERCET_TRY_VOID(out.matrices(config.tied_embeddings ? "lm_head (the embedding)" : "lm_head",
-                               {config.tied_embeddings ? names.embed : names.lm_head}, config.hidden_size));
-  if (names.mtp) {
+  const bool first = layers.begin == 0, last = layers.end == config.num_layers;
+  if (first) TERCET_TRY_VOID(out.matrices("embedding", {names.embed}, config.hidden_size, true));
+  for (int64_t i = layers.begin; i < layers.end; ++i) {
+    TERCET_TRY_VOID(out.layer(config, names.layers[static_cast<size_t>(i)]));
+  }
+  if (last) {
+    TERCET_TRY_VOID(out.vectors("norms, biases", {names.norm}));
+    TERCET_TRY_VOID(out.matrices(config.tied_embeddings ? "lm_head (the embedding)" : "lm_head",
+                                 {config.tied_embeddings ? names.embed : names.lm_head}, config.hidden_size));
+  }
+  if (last && names.mtp) {
     out.set_mtp(true);
     TERCET_TRY_VOID(out.vectors("", {names.mtp->enorm, names.mtp->hnorm, names.mtp->final_norm}));
     TERCET_TRY_VOID(out.matrices("", {names.mtp->eh_proj}, 2 * config.hidden_size));
     TERCET_TRY_VOID(out.layer(config, names.mtp->layer));
   }
   std::vector<InventoryLine> lines = out.take();
-  if (config.tied_embeddings) {
+  if (config.tied_embeddings && first) {
     for (InventoryLine& line : lines) {
       if (line.part.starts_with("lm_head"))
         line.parameters = line.file_bytes = 0;  // counted as the embedding
@@ -130,18 +135,19 @@ Result<std::vector<InventoryLine>> take_inventory(const Config& config, const Mo
   return lines;
 }
 
-MemoryPlan plan_memory(const Config& config, const std::vector<InventoryLine>& inventory, int64_t context,
-                       int64_t max_rows) {
+MemoryPlan plan_memory(const Config& config, const std::vector<InventoryLine>& inventory,
+                       const LayerRange& layers, int64_t context, int64_t max_rows) {
   MemoryPlan plan;
   for (const InventoryLine& line : inventory) plan.weights += line.mtp ? 0 : line.held_bytes;
   // Without a bias in the checkpoint, zeros are held in its place.
   if (!config.expert_bias) {
-    plan.weights +=
-        config.num_experts * 4 * std::count(config.layers.begin(), config.layers.end(), LayerKind::sparse);
+    plan.weights += config.num_experts * 4 *
+                    std::count(config.layers.begin() + layers.begin, config.layers.begin() + layers.end,
+                               LayerKind::sparse);
   }
   const int64_t pages = (context + kPageTokens - 1) / kPageTokens;
-  plan.cache_per_token = kv_cache_bytes(config.num_layers, config.num_kv_heads, 1) / kPageTokens;
-  plan.cache = kv_cache_bytes(config.num_layers, config.num_kv_heads, pages);
+  plan.cache_per_token = kv_cache_bytes(layers.size(), config.num_kv_heads, 1) / kPageTokens;
+  plan.cache = kv_cache_bytes(layers.size(), config.num_kv_heads, pages);
   plan.scratch = activation_bytes(config, {}, max_rows, false);
   return plan;
 }

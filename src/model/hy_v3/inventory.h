@@ -23,9 +23,10 @@ struct InventoryLine {
   bool mtp = false;        // of the MTP layer, which only runs where it is asked for
 };
 
-/// Reads names and shapes, no weights. Shapes that don't fit are for load_matrix() to refuse.
+/// Of these layers and what goes with them; with the last goes the MTP layer. Reads names and shapes, no
+/// weights. Shapes that don't fit are for load_matrix() to refuse.
 Result<std::vector<InventoryLine>> take_inventory(const Config& config, const ModelNames& names,
-                                                  const TensorSource& source);
+                                                  const TensorSource& source, const LayerRange& layers);
 
 struct MemoryPlan {
   int64_t weights = 0;
@@ -36,8 +37,9 @@ struct MemoryPlan {
   int64_t total() const { return weights + cache + scratch; }
 };
 
-/// What one process on one device allocates for `context` tokens of cache and steps of `max_rows` rows.
-MemoryPlan plan_memory(const Config& config, const std::vector<InventoryLine>& inventory, int64_t context,
-                       int64_t max_rows);
+/// What one device allocates for these layers, their inventory, `context` tokens of cache and steps of
+/// `max_rows` rows.
+MemoryPlan plan_memory(const Config& config, const std::vector<InventoryLine>& inventory,
+                       const LayerRange& layers, int64_t context, int64_t max_rows);
 
 }  // namespace tercet::hy_v3

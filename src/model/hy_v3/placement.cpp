@@ -4,6 +4,14 @@
 
 namespace tercet::hy_v3 {
 
+std::vector<LayerRange> equal_stages(const Config& config, int stages) {
+  std::vector<LayerRange> ranges;
+  for (int stage = 0; stage < stages; ++stage) {
+    ranges.push_back({config.num_layers * stage / stages, config.num_layers * (stage + 1) / stages});
+  }
+  return ranges;
+}
+
 Result<void> check_placement(const Config& config, int stages, int shards) {
   if (stages < 1 || stages > config.num_layers) {
     return fail("{} pipeline stages: expected 1 to {}, a layer each at least", stages, config.num_layers);

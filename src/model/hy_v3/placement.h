@@ -2,11 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/error.h"
 #include "model/hy_v3/config.h"
 
 namespace tercet::hy_v3 {
+
+/// Layers begin … end − 1. What holds the first embeds the tokens, what holds the last has norm and head.
+struct LayerRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+};
+
+inline LayerRange all_layers(const Config& config) { return {0, config.num_layers}; }
+
+/// The layers of `stages` stages, as equal as can be.
+std::vector<LayerRange> equal_stages(const Config& config, int stages);
 
 /// Ranks form a grid: `stages` of the pipeline own ranges of layers; within a stage, `shards` own columns.
 ///
@@ -18,6 +32,7 @@ namespace tercet::hy_v3 {
 /// | lm_head                      | tokens of the vocabulary         | logits              |
 /// | router, norms, embedding     | all                              | nothing             |
 struct Placement {
+  LayerRange layers;
   int stage = 0;
   int stages = 1;
   int shard = 0;
@@ -25,8 +40,6 @@ struct Placement {
 
   bool first_stage() const { return stage == 0; }
   bool last_stage() const { return stage == stages - 1; }
-  int64_t layers_begin(const Config& config) const { return config.num_layers * stage / stages; }
-  int64_t layers_end(const Config& config) const { return config.num_layers * (stage + 1) / stages; }
   /// This shard's part of `count` columns, heads or tokens, which `shards` divides.
   int64_t share(int64_t count) const { return count / shards; }
 };

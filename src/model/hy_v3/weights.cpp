@@ -132,8 +132,7 @@ Result<Weights> load_weights(const Config& config, const TensorSource& source, c
   if (placement.first_stage() || mtp_here) {
     TERCET_TRY(out.embed, loader.table(names.embed));
   }
-  const int64_t begin = placement.layers_begin(config);
-  const int64_t end = placement.layers_end(config);
+  const auto [begin, end] = placement.layers;
   for (int64_t i = begin; i < end; ++i) {
     progress(i - begin, end - begin);
     TERCET_TRY(Layer layer, loader.layer(names.layers[static_cast<size_t>(i)]));
