@@ -61,7 +61,7 @@ class Planner {
     // What others hold counts against the share that is ours.
     const double share = options_.gpu_memory_utilization;
     const auto most = static_cast<int64_t>(share * static_cast<double>(device.memory));
-    const int64_t available = most - (device.memory - device.free);
+    const int64_t available = std::max(int64_t{0}, most - (device.memory - device.free));
     TERCET_TRY(const int64_t fits, layers_within(available));
     const int64_t on_device = wanted < 0 ? (must ? layers_ : fits) : std::min(wanted, layers_);
     if (on_device > fits) {
