@@ -16,6 +16,15 @@ ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build" / "release" / "tercet"
 MODEL = ROOT / "models" / "hy3-tiny"
 
+WEATHER = [{"type": "function", "function": {
+    "name": "get_weather", "description": "Get the weather for a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+                   "required": ["city"]}}}]
+ASK_WEATHER = "What is the weather in Tokyo for the next 3 days?"
+# Sentences without meaning for one another, as a hiding place.
+FILLER = ("He hated to play second fiddle to anyone. The Atlantic coastal plain. They soaked the leather to make it "
+          "pliable. A diagonal line across the page. He wanted to get outdoors a little. Many birds feed their young. ")
+
 
 class Server:
     """Started with options beside the model; ready when the constructor returns, unless `wait` is False."""
@@ -112,3 +121,30 @@ def raw(server, data, seconds=20):
         while chunk := connection.recv(65536):
             received += chunk
     return received
+
+
+def joined(chunks):
+    """What the chunks of a stream amount to: per choice role, content, reasoning, calls, finish_reason, logprobs."""
+    choices = {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            told = choices.setdefault(choice.index, {"role": None, "content": "", "reasoning": "", "calls": {},
+                                                     "finish": None, "logprobs": []})
+            assert told["finish"] is None, "nothing follows the end of a choice"
+            delta = choice.delta
+            if delta.role:
+                assert told["role"] is None, "the role is told once"
+                told["role"] = delta.role
+            told["content"] += delta.content or ""
+            told["reasoning"] += getattr(delta, "reasoning_content", None) or ""
+            for call in delta.tool_calls or []:
+                if call.index not in told["calls"]:
+                    assert call.id and call.type == "function" and call.function.name
+                    told["calls"][call.index] = {"id": call.id, "name": call.function.name, "arguments": ""}
+                else:
+                    assert call.id is None and call.type is None and call.function.name is None
+                told["calls"][call.index]["arguments"] += call.function.arguments
+            if choice.logprobs:
+                told["logprobs"] += choice.logprobs.content
+            told["finish"] = choice.finish_reason
+    return choices

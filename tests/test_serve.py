@@ -7,16 +7,7 @@ import struct
 import httpx
 import openai
 import pytest
-from serving import MODEL, events_of, serving, user
-
-WEATHER = [{"type": "function", "function": {
-    "name": "get_weather", "description": "Get the weather for a city.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-                   "required": ["city"]}}}]
-ASK_WEATHER = "What is the weather in Tokyo for the next 3 days?"
-FILLER = ("He hated to play second fiddle to anyone. The Atlantic coastal plain. They soaked the leather to make it "
-          "pliable. A diagonal line across the page. He wanted to get outdoors a little. Many birds feed their young. ")
-
+from serving import ASK_WEATHER, FILLER, MODEL, WEATHER, events_of, joined, serving, user
 
 @pytest.fixture(scope="module")
 def server():
@@ -40,33 +31,6 @@ def chat(client):
         return client.chat.completions.create(model="hy3-tiny", messages=messages, **options)
 
     return ask
-
-
-def joined(chunks):
-    """What the chunks of a stream amount to: per choice role, content, reasoning, calls, finish_reason, logprobs."""
-    choices = {}
-    for chunk in chunks:
-        for choice in chunk.choices:
-            told = choices.setdefault(choice.index, {"role": None, "content": "", "reasoning": "", "calls": {},
-                                                     "finish": None, "logprobs": []})
-            assert told["finish"] is None, "nothing follows the end of a choice"
-            delta = choice.delta
-            if delta.role:
-                assert told["role"] is None, "the role is told once"
-                told["role"] = delta.role
-            told["content"] += delta.content or ""
-            told["reasoning"] += getattr(delta, "reasoning_content", None) or ""
-            for call in delta.tool_calls or []:
-                if call.index not in told["calls"]:
-                    assert call.id and call.type == "function" and call.function.name
-                    told["calls"][call.index] = {"id": call.id, "name": call.function.name, "arguments": ""}
-                else:
-                    assert call.id is None and call.type is None and call.function.name is None
-                told["calls"][call.index]["arguments"] += call.function.arguments
-            if choice.logprobs:
-                told["logprobs"] += choice.logprobs.content
-            told["finish"] = choice.finish_reason
-    return choices
 
 
 def whole_calls(told):
@@ -188,11 +152,6 @@ def test_stream_and_whole_agree_at_every_length(chat, case, full):
         assert [c.usage for c in chunks[:-1]] == [None] * (len(chunks) - 1)
 
 
-def test_a_developer_message_is_followed(chat):
-    turns = [{"role": "developer", "content": "Your name is Victor."}, *user("What's your name?")]
-    assert chat(turns).choices[0].message.content == "My name is Victor."
-
-
 def test_a_cached_prefix_changes_nothing(chat):
     text = "Remember this. " + FILLER * 4
     asked = [*user(text + "Define island."), {"role": "assistant", "content": "Island."}, *user("Define money.")]
@@ -203,18 +162,6 @@ def test_a_cached_prefix_changes_nothing(chat):
     assert first.choices[0].logprobs == second.choices[0].logprobs
     other = chat([*asked[:2], *user("Define teacher.")])
     assert 64 <= other.usage.prompt_tokens_details.cached_tokens < other.usage.prompt_tokens - 1
-
-
-@pytest.mark.parametrize("repeats, tokens", [(64, 4000), (125, 8000), (250, 16000)])
-def test_recalls_planted_codes(chat, full, repeats, tokens):
-    if tokens > 8000 and not full:
-        pytest.skip("./test --full reads it")
-    texts = [FILLER] * repeats
-    texts[repeats // 3] += "The code for cart is 91009. "
-    texts[repeats // 2] += "The code for expert is 68819. "
-    answer = chat("".join(texts).strip() + "\n\nWhat is the code for expert?")
-    assert answer.choices[0].message.content == "The code for expert is 68819."
-    assert answer.usage.prompt_tokens > tokens
 
 
 def test_choices_have_seeds_of_their_own(chat):
