@@ -69,22 +69,19 @@ class ChatStream final : public ChatConsumer {
     ChatConsumer::begin(submitted);
     exchange().begin_stream({});
     for (size_t i = 0; i < parts().size(); ++i) {
-      Json first = chunk(i, {{"role", "assistant"}, {"content", ""}});
+      Json more = Json::object();
       if (i == 0) {
-        first["seed"] = seed();
-        if (!request().warnings.empty()) first["warnings"] = request().warnings;
+        more["seed"] = seed();
+        if (!request().warnings.empty()) more["warnings"] = request().warnings;
       }
-      exchange().write(sse_data(first));
+      tell(choice(i, {{"role", "assistant"}, {"content", ""}}), std::move(more));
     }
   }
 
   void end() override {
     if (request().stream.include_usage) {
-      Json body = head_.json("chat.completion.chunk", service().model);
-      body["choices"] = Json::array();
-      body["usage"] = tally().usage_json();
-      body["timings"] = tally().timings_json();
-      exchange().write(sse_data(body));
+      exchange().write(
+          head_.event(Json::array(), {{"usage", tally().usage_json()}, {"timings", tally().timings_json()}}));
     }
     tally().note(exchange());
     exchange().write(std::string(kSseDone));
@@ -106,32 +103,37 @@ class ChatStream final : public ChatConsumer {
   void on_events(size_t part, const std::vector<AnswerEvent>& events) override {
     for (const AnswerEvent& event : events) {
       Json next = delta(event);
-      if (!next.is_null()) exchange().write(sse_data(chunk(part, std::move(next))));
+      if (!next.is_null()) tell(choice(part, std::move(next)));
     }
   }
 
   void on_part_end(size_t part) override {
-    Json last = chunk(part, Json::object());
-    Json& choice = last["choices"][0];
-    choice["finish_reason"] = parts()[part].finish_reason();
-    choice["stop_reason"] = stop_reason(parts()[part]);
+    Json last = choice(part, Json::object());
+    last["finish_reason"] = parts()[part].finish_reason();
+    last["stop_reason"] = stop_reason(parts()[part]);
     bool all = true;
     for (const ChatPart& other : parts()) all = all && other.ended;
-    if (all) last["timings"] = tally().timings_json();
-    exchange().write(sse_data(last));
+    Json more = Json::object();
+    if (all) more["timings"] = tally().timings_json();
+    tell(std::move(last), std::move(more));
   }
 
  private:
-  Json chunk(size_t part, Json delta) {
-    Json logprobs;
+  void tell(Json choice, Json more = Json::object()) {
+    if (request().stream.include_usage) more["usage"] = nullptr;
+    Json choices = Json::array();
+    choices.push_back(std::move(choice));
+    exchange().write(head_.event(choices, more));
+  }
+
+  Json choice(size_t part, Json delta) {
+    Json choice = Json::object();
+    choice["index"] = part;
+    choice["delta"] = std::move(delta);
+    Json& logprobs = choice["logprobs"];
     if (!parts()[part].tokens.empty()) logprobs = chat_logprobs(told(part), service().model.tokenizer);
-    Json body = head_.json("chat.completion.chunk", service().model);
-    body["choices"] = Json::array({{{"index", part},
-                                    {"delta", std::move(delta)},
-                                    {"logprobs", std::move(logprobs)},
-                                    {"finish_reason", nullptr}}});
-    if (request().stream.include_usage) body["usage"] = nullptr;
-    return body;
+    choice["finish_reason"] = nullptr;
+    return choice;
   }
 
   /// Null where there is nothing to tell.
@@ -162,7 +164,7 @@ class ChatStream final : public ChatConsumer {
     return {{"tool_calls", Json::array({std::move(one)})}};
   }
 
-  const AnswerHead head_ = AnswerHead::make("chatcmpl-");
+  const StreamHead head_{AnswerHead::make("chatcmpl-").json("chat.completion.chunk", service().model)};
 };
 
 }  // namespace

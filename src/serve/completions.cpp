@@ -322,11 +322,8 @@ class CompletionStream final : public CompletionConsumer {
 
   void end() override {
     if (request_.stream.include_usage) {
-      Json body = head_.json("text_completion", service_.model);
-      body["choices"] = Json::array();
-      body["usage"] = tally_.usage_json();
-      body["timings"] = tally_.timings_json();
-      exchange_->write(sse_data(body));
+      exchange_->write(stream_head_.event(
+          Json::array(), {{"usage", tally_.usage_json()}, {"timings", tally_.timings_json()}}));
     }
     tally_.note(*exchange_);
     exchange_->write(std::string(kSseDone));
@@ -343,16 +340,18 @@ class CompletionStream final : public CompletionConsumer {
   void on_text(size_t index) override {
     const Part& part = parts_[index];
     if (part.text.empty() && !part.ended) return;
-    Json body = head_.json("text_completion", service_.model);
-    body["choices"] = Json::array({choice(index)});
-    if (request_.stream.include_usage) body["usage"] = nullptr;
-    if (std::exchange(first_, false)) add_seed_and_warnings(body);
+    Json choices = Json::array();
+    choices.push_back(choice(index));
+    Json more = Json::object();
+    if (request_.stream.include_usage) more["usage"] = nullptr;
+    if (std::exchange(first_, false)) add_seed_and_warnings(more);
     const bool all = std::all_of(parts_.begin(), parts_.end(), [](const Part& other) { return other.ended; });
-    if (all) body["timings"] = tally_.timings_json();
-    exchange_->write(sse_data(body));
+    if (all) more["timings"] = tally_.timings_json();
+    exchange_->write(stream_head_.event(choices, more));
   }
 
  private:
+  const StreamHead stream_head_{head_.json("text_completion", service_.model)};
   bool first_ = true;
 };
 

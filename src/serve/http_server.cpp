@@ -345,7 +345,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     if (phase_ == Phase::answering && streaming_) {
       arm_write(shared_.options.keep_alive);
     } else {
-      write_timer_.cancel();
+      disarm_write();
     }
   }
 
@@ -357,7 +357,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
   }
 
   void next_request() {
-    write_timer_.cancel();
+    disarm_write();
     log();
     parser_.reset();
     if (!keep_alive_ || shared_.draining) return linger();
@@ -417,16 +417,28 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     close();
   }
 
+  /// Twice for every token: so the timer is left as it is where it ends soon enough, and set anew when it has
+  /// ended too early.
   void arm_write(Milliseconds limit) {
-    write_timer_.expires_after(limit);
+    write_limit_ = SteadyClock::now() + limit;
+    if (!write_timed_ || write_timer_.expiry() > write_limit_) time_write();
+  }
+
+  void time_write() {
+    write_timed_ = true;
+    write_timer_.expires_at(write_limit_);
     write_timer_.async_wait([weak = this->weak_from_this()](Code code) {
       if (code) return;
       if (const auto self = weak.lock()) self->write_expired();
     });
   }
 
+  void disarm_write() { write_limit_ = SteadyClock::time_point::max(); }
+
   void write_expired() {
-    if (closed_ || write_timer_.expiry() > SteadyClock::now()) return;
+    write_timed_ = false;
+    if (closed_ || write_limit_ == SteadyClock::time_point::max()) return;
+    if (write_limit_ > SteadyClock::now()) return time_write();
     if (writing_) return left();
     if (phase_ == Phase::answering && streaming_) write(": keep-alive\n\n");
   }
@@ -434,6 +446,8 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
   Stream stream_;
   Shared& shared_;
   asio::steady_timer read_timer_, write_timer_;
+  SteadyClock::time_point write_limit_ = SteadyClock::time_point::max();  // max: none
+  bool write_timed_ = false;                                              // write_timer_ runs
   std::string client_;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;

@@ -28,6 +28,17 @@ Json AnswerHead::json(std::string_view object, const ServedModel& model) const {
           {"system_fingerprint", model.fingerprint}};
 }
 
+StreamHead::StreamHead(const Json& head) {
+  const std::string text = wire_text(head);
+  text_ = fmt::format("data: {}, \"choices\": ", std::string_view(text).substr(0, text.size() - 1));
+}
+
+std::string StreamHead::event(const Json& choices, const Json& more) const {
+  const std::string rest = wire_text(more);
+  return fmt::format("{}{}{}{}\n\n", text_, wire_text(choices), more.empty() ? "" : ", ",
+                     std::string_view(rest).substr(1));
+}
+
 Json chat_logprobs(const std::vector<TokenInfo>& tokens, const Tokenizer& tokenizer) {
   Json content = Json::array();
   for (const TokenInfo& info : tokens) {

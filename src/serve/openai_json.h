@@ -19,6 +19,17 @@ struct AnswerHead {
   Json json(std::string_view object, const ServedModel& model) const;
 };
 
+/// The chunks of one stream, which all begin alike: that is written once, since chunks come with every token.
+class StreamHead {
+ public:
+  explicit StreamHead(const Json& head);
+  /// A chunk with `choices` and the members of `more`, as an event.
+  std::string event(const Json& choices, const Json& more) const;
+
+ private:
+  std::string text_;  // of the event, up to the choices
+};
+
 /// chat.completion's `logprobs`: {"content": […]}.
 Json chat_logprobs(const std::vector<TokenInfo>& tokens, const Tokenizer& tokenizer);
 

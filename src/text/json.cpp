@@ -1,6 +1,9 @@
 #include "text/json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <vector>
 
@@ -131,8 +134,10 @@ void append(const Json& value, std::string& out) {
       append(item, out);
     }
     out += '}';
+  } else if (value.is_boolean()) {
+    out += value.get<bool>() ? "true" : "false";
   } else {
-    out += value.dump();
+    out += "null";
   }
 }
 
@@ -151,7 +156,12 @@ std::string to_json_text(const Json& value) {
 }
 
 void append_escaped(std::string_view text, std::string& out) {
-  for (const char c : text) {
+  size_t plain = 0;  // where the bytes begin that stay as they are
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\') continue;
+    out.append(text, plain, i - plain);
+    plain = i + 1;
     switch (c) {
       case '"':
         out += "\\\"";
@@ -175,13 +185,10 @@ void append_escaped(std::string_view text, std::string& out) {
         out += "\\f";
         break;
       default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += fmt::format("\\u{:04x}", c);
-        } else {
-          out += c;
-        }
+        fmt::format_to(std::back_inserter(out), "\\u{:04x}", c);
     }
   }
+  out.append(text, plain);
 }
 
 bool is_number(const Json& value) { return value.is_number() || value.is_binary(); }
@@ -191,6 +198,8 @@ bool is_integer(const Json& value) {
 }
 
 std::string number_spelling(const Json& number) {
+  if (number.is_number_unsigned()) return fmt::format_int(number.get<uint64_t>()).str();
+  if (number.is_number_integer()) return fmt::format_int(number.get<int64_t>()).str();
   if (!number.is_binary()) return number.dump();
   const auto& bytes = number.get_binary();
   return {bytes.begin(), bytes.end()};
