@@ -175,7 +175,7 @@ def test_parsed_answers(server, client):
             done = [event.parsed for event in stream if event.type == "content.done"]
         assert done == [parsed.parsed]
     tell = openai.pydantic_function_tool(Word, name="tell", description="Tell a word.")
-    message = client.chat.completions.parse(model="hy3-tiny", messages=user("Define river."), temperature=0, tools=[tell],
+    message = client.chat.completions.parse(model="hy3-tiny", messages=user("Define river."), tools=[tell], temperature=0,
                                             tool_choice="required").choices[0].message
     assert is_word(message.tool_calls[0].function.parsed_arguments)
     response = client.responses.parse(model="hy3-tiny", input="Define river.", text_format=Word, temperature=0)

@@ -33,26 +33,90 @@ def told(answer):
     return choice["message"], choice["finish_reason"], choice["logprobs"]
 
 
-async def gather(server, bodies):
+async def gather(server, bodies, pause=0.0):
+    """All at once, or each `pause` seconds after the one before."""
     limits = httpx.Limits(max_connections=len(bodies))
     async with httpx.AsyncClient(timeout=300, limits=limits) as client:
-        responses = await asyncio.gather(*[client.post(server.url + "/v1/chat/completions", json=b) for b in bodies])
+        async def one(number, body):
+            await asyncio.sleep(number * pause)
+            return await client.post(server.url + "/v1/chat/completions", json=body)
+
+        responses = await asyncio.gather(*[one(number, body) for number, body in enumerate(bodies)])
     assert [r.status_code for r in responses] == [200] * len(bodies)
     return [r.json() for r in responses]
 
 
 def test_exact_under_load(server):
+    """Alone or among 31 others, on an empty cache or a filled one, early or late, at temperature 1 with seeds."""
     bodies = [ask(10000 + 137 * i, i) for i in range(32)]
-    cold = [server.post("/v1/chat/completions", body).json() for body in bodies]
-    together = asyncio.run(gather(server, bodies))
-    random.Random(1).shuffle(bodies)
-    by_seed = {body["seed"]: answer for body, answer in zip(bodies, asyncio.run(gather(server, bodies)))}
+    cold_together = asyncio.run(gather(server, bodies))
+    alone = [server.post("/v1/chat/completions", body).json() for body in bodies]
+    shuffled = list(bodies)
+    random.Random(1).shuffle(shuffled)
+    late = {body["seed"]: answer for body, answer in zip(shuffled, asyncio.run(gather(server, shuffled, pause=0.01)))}
     for i in range(32):
-        assert told(cold[i]) == told(together[i]) == told(by_seed[i])
-        assert together[i]["system_fingerprint"] == cold[0]["system_fingerprint"]
-    cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in together]
-    assert all(count > 0 for count in cached)
+        assert told(cold_together[i]) == told(alone[i]) == told(late[i])
+        assert cold_together[i]["system_fingerprint"] == alone[0]["system_fingerprint"]
+    assert all(answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 0 for answer in late.values())
     assert server.idle()
+    with serving("--no-prefix-cache", "--parallel", 2) as other:
+        for i in (0, 13, 31):
+            answer = other.post("/v1/chat/completions", bodies[i]).json()
+            assert told(answer) == told(alone[i]) and answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_exact_after_preemption():
+    """Twelve answers in a cache for four: those that give way are computed again, and no bit changes."""
+    bodies = [{**ask(20000 + 71 * i, i), "max_tokens": 120, "ignore_eos": True} for i in range(12)]
+    with serving("--kv-cache-tokens", "1k", "--parallel", 12) as small:
+        together = asyncio.run(gather(small, bodies))
+        assert small.metric("vllm:num_preemptions_total") > 0
+        assert small.idle()
+        for body, answer in zip(bodies, together):
+            assert answer["usage"]["completion_tokens"] == 120
+            assert told(answer) == told(small.post("/v1/chat/completions", body).json())
+
+
+def test_a_long_prompt_keeps_nobody_waiting(server, full):
+    """While a prompt of 6,000 tokens (16,000 in full) is read, who decodes gets a token in every step."""
+    repeats, least = (750, 16000) if full else (290, 6000)
+    speaking = {"messages": user("Define river."), "ignore_eos": True, "max_tokens": 20000, "stream": True}
+    reading = {"messages": user("Kept by nobody. " + FILLER * repeats + "Define sea."), "max_tokens": 1, "temperature": 0}
+
+    async def run():
+        async with httpx.AsyncClient(timeout=300) as client:
+            async with client.stream("POST", server.url + "/v1/chat/completions", json=speaking) as stream:
+                lines = (line async for line in stream.aiter_lines() if line.startswith("data: "))
+                for _ in range(5):
+                    await anext(lines)
+                reader = asyncio.create_task(client.post(server.url + "/v1/chat/completions", json=reading))
+                tokens = 0
+                while not reader.done():
+                    await anext(lines)
+                    tokens += 1
+            return tokens, reader.result().json()["usage"]
+
+    tokens, usage = asyncio.run(run())
+    assert usage["prompt_tokens"] > least and usage["prompt_tokens_details"]["cached_tokens"] < 64
+    assert tokens >= usage["prompt_tokens"] // 512
+    assert server.idle()
+
+
+def test_who_waits_is_told_that_the_connection_lives():
+    with serving("--parallel", 1) as one:
+        long = {"messages": user("Define river."), "ignore_eos": True, "max_tokens": 30000, "stream": True}
+        with httpx.stream("POST", one.url + "/v1/chat/completions", json=long, timeout=60) as first:
+            lines = first.iter_lines()
+            while '"role": "assistant"' not in next(lines):
+                pass
+            with httpx.stream("POST", one.url + "/v1/chat/completions", json=long, timeout=60) as second:
+                told_meanwhile = []
+                for line in second.iter_lines():
+                    if line == ": keep-alive":
+                        break
+                    told_meanwhile.append(line)
+        assert sum(line.startswith("data: ") for line in told_meanwhile) == 1, "the role, and then it waits"
+        assert one.idle()
 
 
 async def read_code(client, url, code, filler):
