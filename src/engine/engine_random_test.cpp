@@ -141,7 +141,7 @@ class Load {
   }
 
   void check(const Client& client) {
-    const Answer expected =
+    const TokenAnswer expected =
         expected_answer(client.request, client.seed, kEos, engine_->context(), kVocabulary, kFailing);
     const bool whole = client.finish->reason != FinishReason::cancelled;
     ASSERT_TRUE(whole || client.cancelled);

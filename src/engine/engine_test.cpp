@@ -102,7 +102,7 @@ TEST(Engine, AnswersAsTheModelSays) {
   const auto engine = engine_on(executor);
   Request wanted = request(tokens(10), 20);
   wanted.params.top_logprobs = 3;
-  const Answer expected = expected_answer(wanted, 0, {}, 1000, kVocabulary);
+  const TokenAnswer expected = expected_answer(wanted, 0, {}, 1000, kVocabulary);
   const Outcome outcome = run_one(*engine, copy_of(wanted));
   expect_equal(outcome.tokens, expected.tokens);
   ASSERT_TRUE(outcome.finish);
@@ -189,7 +189,7 @@ TEST(Engine, EndTokensStop) {
   Request wanted = request(tokens(10), 40);
   wanted.params.temperature = 1.0F;
   wanted.params.seed = 3;
-  const Answer free = expected_answer(wanted, 3, {}, 1000, kVocabulary);
+  const TokenAnswer free = expected_answer(wanted, 3, {}, 1000, kVocabulary);
   const int32_t end = free.tokens[5].token;
   ASSERT_FALSE(std::any_of(free.tokens.begin(), free.tokens.begin() + 5,
                            [&](const TokenInfo& info) { return info.token == end; }));
@@ -230,7 +230,7 @@ TEST(Engine, ReportsTheLogprobsOfThePrompt) {
     const auto engine = engine_on(executor, options(1000, 1));
     Request wanted = request(tokens(70), 3);
     wanted.prompt_logprobs = PromptLogprobs{.top = 2};
-    const Answer expected = expected_answer(wanted, 0, {}, 1000, kVocabulary);
+    const TokenAnswer expected = expected_answer(wanted, 0, {}, 1000, kVocabulary);
     run_one(*engine, request(tokens(70), 1));  // a cached prefix does not shorten what is reported
     const Outcome outcome = run_one(*engine, copy_of(wanted));
     expect_equal(outcome.prompt, expected.prompt);
@@ -255,7 +255,7 @@ TEST(Engine, TakesPrefixesFromTheCache) {
   Request next = request(tokens(200), 10);
   for (const TokenInfo& info : cold.tokens) next.prompt.push_back(info.token);
   next.prompt.push_back(1);
-  const Answer expected = expected_answer(next, 0, {}, 1000, kVocabulary);
+  const TokenAnswer expected = expected_answer(next, 0, {}, 1000, kVocabulary);
   const Outcome outcome = run_one(*engine, copy_of(next));
   EXPECT_EQ(outcome.finish->cached_tokens, 209);
   expect_equal(outcome.tokens, expected.tokens);
@@ -421,7 +421,7 @@ TEST(Engine, ConstraintsBindTheDraws) {
   FakeExecutor executor(8, 64);
   const auto engine = engine_on(executor);
   Request free = request(tokens(10), 4);
-  const Answer unbound = expected_answer(free, 0, {}, 1000, kVocabulary);
+  const TokenAnswer unbound = expected_answer(free, 0, {}, 1000, kVocabulary);
   Request bound = copy_of(free);
   bound.params.ignore_eos = false;
   bound.constraint = std::make_unique<Scripted>(Scripted::Masks{{}, {11}, {12, 13}, {0}}, -1);

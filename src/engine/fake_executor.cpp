@@ -130,15 +130,15 @@ DrawParams draw_params(const Request& request, uint64_t seed, const std::vector<
 
 }  // namespace
 
-Answer expected_answer(const Request& request, uint64_t seed, std::span<const int32_t> eos_tokens,
-                       int32_t context, int32_t vocabulary, int32_t failing_token) {
+TokenAnswer expected_answer(const Request& request, uint64_t seed, std::span<const int32_t> eos_tokens,
+                            int32_t context, int32_t vocabulary, int32_t failing_token) {
   std::set<int32_t> ends(request.params.stop_tokens.begin(), request.params.stop_tokens.end());
   if (!request.params.ignore_eos) ends.insert(eos_tokens.begin(), eos_tokens.end());
   const auto prompt = static_cast<int32_t>(request.prompt.size());
   const int32_t room = context - prompt;
   const int32_t limit = prompt + std::min(room, request.params.max_tokens.value_or(room));
 
-  Answer answer;
+  TokenAnswer answer;
   std::vector<int32_t> tokens = request.prompt;
   uint64_t h = 0;
   for (int32_t i = 0;; ++i) {

@@ -46,15 +46,15 @@ class FakeExecutor final : public Executor {
   std::vector<Slot> slots_;
 };
 
-struct Answer {
+struct TokenAnswer {
   std::vector<TokenInfo> prompt;
   std::vector<TokenInfo> tokens;
   FinishReason reason = FinishReason::error;
 };
 
 /// What the request's answer must be, worked out token by token without an engine. No constraint.
-Answer expected_answer(const Request& request, uint64_t seed, std::span<const int32_t> eos_tokens,
-                       int32_t context, int32_t vocabulary, int32_t failing_token = -1);
+TokenAnswer expected_answer(const Request& request, uint64_t seed, std::span<const int32_t> eos_tokens,
+                            int32_t context, int32_t vocabulary, int32_t failing_token = -1);
 
 /// A copy without constraint, since that has one owner.
 Request copy_of(const Request& request);
