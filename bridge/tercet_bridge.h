@@ -57,6 +57,8 @@ typedef struct TercetMatcher TercetMatcher;
 /* `grammar` is llguidance's JSON: {"grammars": [{"name", "lark_grammar" or "json_schema"}, …]}. */
 bool tercet_grammars_compile(const TercetGrammars* grammars, const uint8_t* grammar, size_t size,
                              TercetMatcher** matcher, TercetBuffer* error);
+/* Costs a small part of what compiling does. To be freed by itself. */
+TercetMatcher* tercet_matcher_copy(const TercetMatcher* matcher);
 void tercet_matcher_free(TercetMatcher* matcher);
 /* The tokens that may come next, as bits; `count` is vocabulary ÷ 32, rounded up. */
 bool tercet_matcher_mask(TercetMatcher* matcher, uint32_t* words, size_t count, TercetBuffer* error);

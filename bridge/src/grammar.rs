@@ -86,6 +86,11 @@ impl Matcher {
         Ok(())
     }
 
+    /// One that goes on by itself from here.
+    pub fn copy(&self) -> Matcher {
+        Matcher { matcher: self.matcher.deep_clone() }
+    }
+
     pub fn accept(&mut self, token: i32) -> Result<(), String> {
         self.matcher.consume_token(token as TokenId).map_err(|error| self.message(&error))
     }

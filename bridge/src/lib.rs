@@ -237,6 +237,13 @@ pub unsafe extern "C" fn tercet_grammars_compile(
 /// # Safety
 /// See above.
 #[no_mangle]
+pub unsafe extern "C" fn tercet_matcher_copy(matcher: *const Matcher) -> *mut Matcher {
+    Box::into_raw(Box::new((*matcher).copy()))
+}
+
+/// # Safety
+/// See above.
+#[no_mangle]
 pub unsafe extern "C" fn tercet_matcher_free(matcher: *mut Matcher) {
     drop(Box::from_raw(matcher));
 }

@@ -176,5 +176,42 @@ TEST(Completions, StreamAndWholeAgree) {
   }
 }
 
+TEST(Completions, RefusesMoreAnswersThanThereArePlacesBeforeItMakesThem) {
+  const TestService test;  // 8 run, 8 wait
+  const auto error_of = [&](const Json& request, const char* path) {
+    const auto exchange = ask(test, request, path);
+    EXPECT_EQ(exchange->response.status, 400);
+    return (*parse_json(exchange->response.body))["error"];
+  };
+  Json prompts = Json::array();
+  for (int i = 0; i < 100'000; ++i) prompts.push_back(Json::array({i % 100}));
+  Json error = error_of({{"prompt", prompts}, {"n", 128}}, "/v1/completions");
+  EXPECT_EQ(error["message"], "prompt: 12800000 answers are wanted at once, and no more than 16 may be");
+  EXPECT_EQ(error["param"], "prompt");
+  const Json messages = Json::array({{{"role", "user"}, {"content", "Hi"}}});
+  error = error_of({{"messages", messages}, {"n", 17}}, "/v1/chat/completions");
+  EXPECT_EQ(error["message"], "n: 17 answers are wanted at once, and no more than 16 may be");
+  EXPECT_EQ(error["param"], "n");
+}
+
+TEST(ChatCompletions, EveryChoiceKeepsTheForm) {
+  const TestService test;
+  Json request{{"messages", Json::array({{{"role", "user"}, {"content", "Hi"}}})},
+               {"structured_outputs", {{"regex", "[a-e]{3}"}}},
+               {"temperature", 1.5},
+               {"seed", 1},
+               {"n", 8}};
+  const Json body = *parse_json(ask(test, request, "/v1/chat/completions")->response.body);
+  ASSERT_EQ(body["choices"].size(), 8u) << body;
+  std::set<std::string> contents;
+  for (const Json& choice : body["choices"]) {
+    const std::string content = choice["message"]["content"].get<std::string>();
+    EXPECT_EQ(content.size(), 3u);
+    EXPECT_EQ(content.find_first_not_of("abcde"), content.npos) << content;
+    contents.insert(content);
+  }
+  EXPECT_GT(contents.size(), 1u);
+}
+
 }  // namespace
 }  // namespace tercet

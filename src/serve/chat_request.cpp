@@ -25,6 +25,7 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& servic
   TERCET_TRY_VOID(check_model(fields, model));
   read_sampling(fields, request.params);
   request.choices = read_choices(fields);
+  TERCET_TRY_VOID(check_answers(static_cast<size_t>(request.choices), service, "n"));
   read_logprobs(fields, request);
   request.stream = read_stream(fields);
   // What template and form read, and check, themselves.
@@ -50,12 +51,13 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& servic
 }
 
 ApiResult<std::vector<Request>> engine_requests(const ChatRequest& request, const Service& service) {
+  FormConstraints constraints(request.form, service.model);
   std::vector<Request> parts;
   for (int32_t choice = 0; choice < request.choices; ++choice) {
     Request part;
     part.prompt = request.prompt.tokens;
     part.params = params_of_choice(request.params, choice);
-    TERCET_TRY(part.constraint, constraint_of(request.form, request.in_thought, service.model));
+    TERCET_TRY(part.constraint, constraints.next(request.in_thought));
     parts.push_back(std::move(part));
   }
   return parts;

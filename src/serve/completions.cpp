@@ -26,12 +26,15 @@ bool is_token_list(const Json& value) {
 }
 
 /// A text, its tokens, or a list of either.
-ApiResult<std::vector<std::vector<int32_t>>> read_prompts(const Json& body, const Tokenizer& tokenizer) {
+ApiResult<std::vector<std::vector<int32_t>>> read_prompts(const Json& body, int32_t choices,
+                                                          const Service& service) {
+  const Tokenizer& tokenizer = service.model.tokenizer;
   const Json* prompt = find_member(body, "prompt");
   if (prompt == nullptr || prompt->is_null())
     return refuse({.message = "prompt: is missing", .param = "prompt"});
   Json list = prompt->is_array() && !is_token_list(*prompt) ? *prompt : Json::array({*prompt});
   if (list.empty()) return refuse({.message = "prompt: is an empty list", .param = "prompt"});
+  TERCET_TRY_VOID(check_answers(list.size() * static_cast<size_t>(choices), service, "prompt"));
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& one : list) {
     if (one.is_string()) {
@@ -82,7 +85,7 @@ ApiResult<CompletionRequest> read_request(const Json& body, const Service& servi
   auto form = AnswerForm::read(body);
   if (!form) return refuse(error_from(body, form.error().message));
   request.form = std::move(*form);
-  TERCET_TRY(request.prompts, read_prompts(body, service.model.tokenizer));
+  TERCET_TRY(request.prompts, read_prompts(body, request.choices, service));
   for (const auto& prompt : request.prompts) {
     TERCET_TRY_VOID(check_length(prompt.size(), request.params, service, "prompt"));
   }
@@ -90,6 +93,7 @@ ApiResult<CompletionRequest> read_request(const Json& body, const Service& servi
 }
 
 ApiResult<std::vector<Request>> engine_requests(const CompletionRequest& request, const Service& service) {
+  FormConstraints constraints(request.form, service.model);
   std::vector<Request> parts;
   for (const auto& prompt : request.prompts) {
     for (int32_t choice = 0; choice < request.choices; ++choice) {
@@ -97,7 +101,7 @@ ApiResult<std::vector<Request>> engine_requests(const CompletionRequest& request
       part.prompt = prompt;
       part.params = params_of_choice(request.params, choice);
       const bool in_thought = ends_in_thought(prompt, service.model.tags);
-      TERCET_TRY(part.constraint, constraint_of(request.form, in_thought, service.model));
+      TERCET_TRY(part.constraint, constraints.next(in_thought));
       // With an echo, the prompt's tokens are part of `logprobs`.
       const bool echoed = request.echo && request.logprobs;
       if (echoed || request.prompt_logprobs) {

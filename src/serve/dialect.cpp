@@ -4,8 +4,9 @@ namespace tercet {
 namespace {
 
 void append_member(Json& message, const char* name, const std::string& text) {
-  const Json* before = find_member(message, name);
-  message[name] = (is_present(before) ? before->get<std::string>() : std::string()) + text;
+  Json& member = message[name];
+  if (member.is_null()) member = "";
+  member.get_ref<std::string&>() += text;
 }
 
 }  // namespace

@@ -92,6 +92,22 @@ TEST(ResponsesRequest, RefusesWhatItCannotRead) {
             "tool_choice.type: expected function, found \"web_search\"");
 }
 
+TEST(ResponsesRequest, IsLinearInWhatItHolds) {
+  constexpr int kMany = 300'000;  // squared, they would take minutes
+  Json body{{"model", "m"}, {"messages", "another protocol's"}};
+  auto& members = body.get_ref<Json::object_t&>();
+  for (int i = 0; i < kMany; ++i) members.emplace_back(fmt::format("x{}", i), i);
+  Json input = Json::array();
+  for (int i = 0; i < kMany; ++i) input.push_back({{"role", "assistant"}, {"content", "abcd"}});
+  body["input"] = std::move(input);
+  const auto chat = chat_body_of_responses(body);
+  ASSERT_TRUE(chat) << chat.error().message;
+  EXPECT_EQ(chat->body.size(), size_t{kMany} + 2);
+  EXPECT_EQ(chat->body["x299999"], kMany - 1);
+  ASSERT_EQ(chat->body["messages"].size(), 1u);
+  EXPECT_EQ(chat->body["messages"][0]["content"].get_ref<const std::string&>().size(), size_t{4} * kMany);
+}
+
 TEST(MessagesRequest, BlocksBecomeMessages) {
   const auto chat = chat_body_of_messages(json(R"({
       "model": "m", "max_tokens": 9, "top_k": 4, "stop_sequences": ["END"], "metadata": {"user_id": "u"},

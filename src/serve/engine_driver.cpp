@@ -31,17 +31,16 @@ tl::expected<std::vector<Submitted>, Refusal> EngineDriver::submit(std::vector<R
                                                                    UpdateSink sink) {
   const std::lock_guard lock(mutex_);
   if (draining_) return tl::unexpected(Refusal{Refusal::Kind::shutdown, "the server is shutting down", 0});
-  const auto places = static_cast<size_t>(options_.max_sequences) + static_cast<size_t>(options_.max_waiting);
-  if (parts.size() > places) {
+  if (parts.size() > places()) {
     return tl::unexpected(Refusal{
         Refusal::Kind::invalid,
-        fmt::format("{} answers are wanted at once, and no more than {} may be", parts.size(), places), 0});
+        fmt::format("{} answers are wanted at once, and no more than {} may be", parts.size(), places()), 0});
   }
-  if (live_.size() + parts.size() > places) {
+  if (live_.size() + parts.size() > places()) {
     ++metrics_.refused;
     return tl::unexpected(Refusal{
         Refusal::Kind::full,
-        fmt::format("{} answers are being made or wait, and no more than {} may", live_.size(), places),
+        fmt::format("{} answers are being made or wait, and no more than {} may", live_.size(), places()),
         retry_after()});
   }
   const auto shared = std::make_shared<const UpdateSink>(std::move(sink));
@@ -68,7 +67,7 @@ tl::expected<std::vector<Submitted>, Refusal> EngineDriver::submit(std::vector<R
 void EngineDriver::drain(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   draining_ = true;
-  const auto none = [this] { return live_.empty(); };
+  const auto none = [this] { return live_.empty() && !delivering_; };
   if (ended_.wait_for(lock, limit, none)) return;
   for (auto& [id, live] : live_) {
     if (live.cut == Cut::none) live.cut = Cut::shutdown;
@@ -108,11 +107,18 @@ void EngineDriver::run() {
     const auto begun = Clock::now();
     check_deadlines(begun);
     std::vector<Event> events = engine_->step();
-    for (Delivery& delivery : note(std::move(events), begun, Clock::now())) {
-      (*delivery.sink)(std::move(delivery.update));
-    }
+    deliver(note(std::move(events), begun, Clock::now()));
     checked = false;
   }
+}
+
+/// When drain() returns, nobody is told any more, and no sink is held.
+void EngineDriver::deliver(std::vector<Delivery> deliveries) {
+  for (Delivery& delivery : deliveries) (*delivery.sink)(std::move(delivery.update));
+  deliveries.clear();
+  const std::lock_guard lock(mutex_);
+  delivering_ = false;
+  if (live_.empty()) ended_.notify_all();
 }
 
 void EngineDriver::check_deadlines(Clock::time_point now) {
@@ -131,6 +137,7 @@ std::vector<EngineDriver::Delivery> EngineDriver::note(std::vector<Event> events
   std::vector<Delivery> deliveries;
   const std::lock_guard lock(mutex_);
   last_step_ = done;
+  delivering_ = true;
   for (Event& event : events) {
     const auto found = live_.find(event.id);
     TERCET_CHECK(found != live_.end());
@@ -146,7 +153,6 @@ std::vector<EngineDriver::Delivery> EngineDriver::note(std::vector<Event> events
                            .cut = cut ? live.cut : Cut::none}});
     if (end) live_.erase(found);
   }
-  if (live_.empty()) ended_.notify_all();
   return deliveries;
 }
 

@@ -85,6 +85,10 @@ class EngineDriver {
 
   int32_t context() const { return engine_->context(); }
   const DriverOptions& options() const { return options_; }
+  /// Requests that may run or wait at once.
+  size_t places() const {
+    return static_cast<size_t>(options_.max_sequences) + static_cast<size_t>(options_.max_waiting);
+  }
   EngineStats stats() const { return engine_->stats(); }
   DriverMetrics metrics() const;
 
@@ -106,6 +110,7 @@ class EngineDriver {
   void run();
   void check_deadlines(Clock::time_point now);
   std::vector<Delivery> note(std::vector<Event> events, Clock::time_point begun, Clock::time_point done);
+  void deliver(std::vector<Delivery> deliveries);
   void measure(Live& live, const Event& event, Clock::time_point begun, Clock::time_point done);
   int retry_after() const;
 
@@ -117,6 +122,7 @@ class EngineDriver {
   std::condition_variable ended_;  // for drain()
   std::map<RequestId, Live> live_;
   Clock::time_point last_step_;  // or since when there is work
+  bool delivering_ = false;      // what a step did is being handed on
   bool draining_ = false;
   bool stopping_ = false;
   DriverMetrics metrics_;

@@ -213,7 +213,8 @@ constexpr std::array kRead{"messages", "system",         "tools",      "tool_cho
 ApiResult<ChatBody> chat_body_of_messages(const Json& body, bool needs_limit) {
   ChatBody chat;
   for (const auto& [name, value] : body.items()) {
-    if (std::find(kRead.begin(), kRead.end(), std::string_view(name)) == kRead.end()) chat.body[name] = value;
+    if (std::find(kRead.begin(), kRead.end(), std::string_view(name)) != kRead.end()) continue;
+    chat.body.get_ref<Json::object_t&>().emplace_back(name, value);  // [] would look for it
   }
   for (const auto read : {read_messages, read_tools, read_tool_choice, read_thinking}) {
     if (auto done = read(body, chat); !done) return refuse(done.error());

@@ -215,7 +215,8 @@ ApiResult<ChatBody> chat_body_of_responses(const Json& body) {
     return wrong("background", "is not supported: responses are not stored");
   }
   for (const auto& [name, value] : body.items()) {
-    if (std::find(kRead.begin(), kRead.end(), std::string_view(name)) == kRead.end()) chat.body[name] = value;
+    if (std::find(kRead.begin(), kRead.end(), std::string_view(name)) != kRead.end()) continue;
+    chat.body.get_ref<Json::object_t&>().emplace_back(name, value);  // [] would look for it
   }
   auto messages = read_input(body);
   if (!messages) return refuse(messages.error());

@@ -49,12 +49,23 @@ ApiResult<std::vector<std::string>> finish_fields(Fields& fields, const Service&
        .code = "unsupported_parameter"});
 }
 
-ApiResult<std::unique_ptr<TokenConstraint>> constraint_of(const AnswerForm& form, bool in_thought,
-                                                          const ServedModel& model) {
-  if (form.free()) return nullptr;
-  auto constraint = model.grammars.compile(form, in_thought);
-  if (!constraint) return refuse(field_error(constraint.error().message));
-  return std::make_unique<FormConstraint>(std::move(*constraint));
+ApiResult<std::unique_ptr<TokenConstraint>> FormConstraints::next(bool in_thought) {
+  if (form_.free()) return nullptr;
+  auto& compiled = compiled_[in_thought ? 1 : 0];
+  if (!compiled) {
+    auto constraint = model_.grammars.compile(form_, in_thought);
+    if (!constraint) return refuse(field_error(constraint.error().message));
+    compiled = std::move(*constraint);
+  }
+  return std::make_unique<FormConstraint>(compiled->copy());
+}
+
+ApiResult<void> check_answers(size_t answers, const Service& service, std::string_view param) {
+  const size_t places = service.driver.places();
+  if (answers <= places) return {};
+  return refuse({.message = fmt::format("{}: {} answers are wanted at once, and no more than {} may be",
+                                        param, answers, places),
+                 .param = std::string(param)});
 }
 
 ApiResult<void> check_length(size_t prompt_tokens, const SamplingParams& params, const Service& service,

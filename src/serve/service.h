@@ -1,8 +1,10 @@
 // What the endpoints answer from.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "serve/engine_driver.h"
 #include "serve/fields.h"
@@ -34,9 +36,25 @@ ApiResult<void> check_model(Fields& fields, const ServedModel& model);
 /// the service is strict.
 ApiResult<std::vector<std::string>> finish_fields(Fields& fields, const Service& service);
 
-/// What holds an answer to `form`; null where every answer has it. Errors: a form that cannot be held to.
-ApiResult<std::unique_ptr<TokenConstraint>> constraint_of(const AnswerForm& form, bool in_thought,
-                                                          const ServedModel& model);
+/// What holds the answers of one request to its form, compiled once for all of them.
+class FormConstraints {
+ public:
+  /// Both outlive this.
+  FormConstraints(const AnswerForm& form, const ServedModel& model) : form_(form), model_(model) {}
+
+  /// For one more answer, that begins inside a thought or after it; null where every answer has the form.
+  /// Errors: a form that cannot be held to.
+  ApiResult<std::unique_ptr<TokenConstraint>> next(bool in_thought);
+
+ private:
+  const AnswerForm& form_;
+  const ServedModel& model_;
+  std::array<std::optional<AnswerConstraint>, 2> compiled_;  // by in_thought
+};
+
+/// The error for more answers to one request than there are places: to be asked before anything is made for
+/// each of them.
+ApiResult<void> check_answers(size_t answers, const Service& service, std::string_view param);
 
 /// The error for a prompt that leaves no room for an answer.
 ApiResult<void> check_length(size_t prompt_tokens, const SamplingParams& params, const Service& service,

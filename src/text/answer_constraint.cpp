@@ -58,9 +58,9 @@ struct AnswerConstraint::State {
 
   bool is_end(int32_t token) const { return std::find(ends.begin(), ends.end(), token) != ends.end(); }
 
-  tl::unexpected<Error> refused(int32_t token) const {
-    return fail("the token {} ({}) does not belong to the answer's grammar here", token,
-                to_json_text(tokenizer->decode({&token, 1}, false)));
+  tl::unexpected<Error> refused(int32_t token, std::string_view why = {}) const {
+    return fail("the token {} ({}) does not belong to the answer's grammar here{}{}", token,
+                to_json_text(tokenizer->decode({&token, 1}, false)), why.empty() ? "" : ": ", why);
   }
 
   Mask only(std::span<const int32_t> tokens) const {
@@ -100,7 +100,10 @@ struct AnswerConstraint::State {
     }
     if (!matcher) return {};
     bridge::Buffer error;
-    if (!tercet_matcher_accept(matcher.get(), token, error.out())) return refused(token);
+    // It may also be too much work to follow a token that mask() allowed.
+    if (!tercet_matcher_accept(matcher.get(), token, error.out())) {
+      return refused(token, readable(error.text()));
+    }
     return {};
   }
 };
@@ -109,6 +112,14 @@ AnswerConstraint::AnswerConstraint(std::unique_ptr<State> state) : state_(std::m
 AnswerConstraint::AnswerConstraint(AnswerConstraint&& other) noexcept = default;
 AnswerConstraint& AnswerConstraint::operator=(AnswerConstraint&& other) noexcept = default;
 AnswerConstraint::~AnswerConstraint() = default;
+
+AnswerConstraint AnswerConstraint::copy() const {
+  const State& s = *state_;
+  Matcher matcher(s.matcher ? tercet_matcher_copy(s.matcher.get()) : nullptr);
+  return AnswerConstraint(
+      std::make_unique<State>(State{s.tokenizer, s.end_think, s.ends, s.vocabulary, s.in_thought,
+                                    s.thought_left, std::move(matcher), s.phase}));
+}
 
 Result<std::vector<uint32_t>> AnswerConstraint::mask() { return state_->mask(); }
 Result<void> AnswerConstraint::accept(int32_t token) { return state_->accept(token); }

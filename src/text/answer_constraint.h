@@ -23,6 +23,9 @@ class AnswerConstraint {
   AnswerConstraint& operator=(AnswerConstraint&& other) noexcept;
   ~AnswerConstraint();
 
+  /// One that follows another answer from here on. Cheaper than to compile the form again.
+  AnswerConstraint copy() const;
+
   /// Bit t of word t/32: token t may be drawn next. Empty: every token may. Changes nothing. Fails where the
   /// grammar is too ambiguous to be followed further (a bound on work a token), with a message.
   Result<std::vector<uint32_t>> mask();

@@ -384,6 +384,11 @@ TEST(AnswerConstraint, RegularExpressionsChoicesAndGrammars) {
   for (const Json& choice : choices) EXPECT_EQ(under("choice", choices, choice), "");
   EXPECT_EQ(under("choice", choices, "ye"), "open");
   EXPECT_NE(under("choice", choices, "maybe"), "");
+  EXPECT_EQ(under("choice", Json::array({"", "a"}), ""), "");
+  EXPECT_EQ(under("choice", Json::array({"", "a"}), "a"), "");
+  EXPECT_NE(under("choice", Json::array({"", "a"}), "b"), "");
+  EXPECT_EQ(under("choice", Json::array({""}), ""), "");
+  EXPECT_NE(under("choice", Json::array({""}), "a"), "");
   const char* sums = "start: sum\nsum: NUMBER | sum \"+\" NUMBER | \"(\" sum \")\"\nNUMBER: /[0-9]{1,3}/\n";
   EXPECT_EQ(under("grammar", sums, "(1+22)"), "");
   EXPECT_EQ(under("grammar", sums, "(1+22"), "open");
@@ -539,6 +544,16 @@ TEST(AnswerConstraint, OtherArgumentsThanTheDeclaredOnes) {
   EXPECT_NE(with(replaced(b, "true", "1")), "");
 }
 
+TEST(AnswerConstraint, LeavesAsideEveryMultipleThatIsTooFine) {
+  const char* fine = R"({"properties": {"a": {"type": "array", "prefixItems": [
+      {"type": "number", "multipleOf": 1e-9}, {"type": "integer", "multipleOf": 20000}]}}})";
+  EXPECT_EQ(error_of(with_parameters(fine, false)), "no error");
+  EXPECT_EQ(
+      error_of(with_parameters(fine, true)),
+      "tools[0].function.parameters.properties.a: `multipleOf` is supported from 0.0001 to 10000, found "
+      "1e-9");
+}
+
 TEST(AnswerConstraint, BoundsWhatToolsBring) {
   std::string many = R"({"type": "object", "properties": {)";
   for (int i = 0; i < 65; ++i)
@@ -554,18 +569,58 @@ TEST(AnswerConstraint, BoundsWhatToolsBring) {
   EXPECT_EQ(error_of(with_parameters(
                 R"({"properties": {"a": {"type": "string", "maxLength": 1, "minLength": 2}}})", true)),
             "tools[0].function.parameters.properties.a: the schema allows no value");
+  // Each of these arguments has a copy of all that it may refer to.
+  std::string copies =
+      fmt::format(R"({{"$defs": {{"a": {{"type": "integer"}}, "b": {{"const": "{}"}}}}, "properties": {{)",
+                  std::string(1 << 20, 'x'));
+  for (int i = 0; i < 60; ++i)
+    copies += fmt::format(R"({}"p{}": {{"$ref": "#/$defs/a"}})", i == 0 ? "" : ", ", i);
+  EXPECT_THAT(
+      error_of(with_parameters(copies + "}}", false)),
+      StartsWith(
+          "the schemas of tools and response_format are too large: at most 4194304 bytes in all, found 5"));
   const Json large = {{"structured_outputs", {{"json", {{"const", std::string(5 << 20, 'x')}}}}}};
   EXPECT_THAT(error_of(large),
               StartsWith("the schemas of tools and response_format are too large: at most 4194304"));
 }
 
+TEST(AnswerConstraint, ListsOfThousandsAreFollowed) {
+  Json many = Json::array();
+  for (int i = 0; i < 20'000; ++i) many.push_back(fmt::format("value{}", i));
+  const AnswerConstraint choice = compiled({{"structured_outputs", {{"choice", many}}}});
+  EXPECT_EQ(outcome(choice.copy(), "value19999"), "");
+  EXPECT_NE(outcome(choice.copy(), "value20000"), "");
+  const Json parameters{{"properties", {{"a", {{"type", "string"}, {"enum", many}}}}}, {"required", {"a"}}};
+  const AnswerConstraint call = compiled(with_parameters(to_json_text(parameters), true));
+  const std::string answer =
+      "<tool_calls><tool_call>f<tool_sep><arg_key>a</arg_key><arg_value>value77</arg_value></tool_call>"
+      "</tool_calls>";
+  EXPECT_EQ(outcome(call.copy(), answer), "");
+  EXPECT_NE(outcome(call.copy(), replaced(answer, "value77", "value")), "");
+}
+
+TEST(AnswerConstraint, CopiesGoOnByThemselves) {
+  AnswerConstraint first = compiled({{"structured_outputs", {{"regex", "[ab]x|cy"}}}, {"tools", nullptr}});
+  AnswerConstraint fresh = first.copy();
+  EXPECT_TRUE(first.accept(tokens_of("a", tiny())[0]));
+  AnswerConstraint second = first.copy();
+  EXPECT_EQ(second.mask().value(), first.mask().value());
+  EXPECT_EQ(outcome(std::move(first), "x"), "");
+  EXPECT_EQ(outcome(std::move(second), "y"), "y");
+  EXPECT_EQ(outcome(std::move(fresh), "cy"), "");
+  // Without a grammar, and in a thought.
+  AnswerConstraint thought = compiled({{"thinking_token_budget", 1}}, true);
+  EXPECT_TRUE(thought.accept(tokens_of("a", tiny())[0]));
+  EXPECT_FALSE(thought.copy().accept(tokens_of("a", tiny())[0]));
+}
+
 TEST(AnswerConstraint, RefusesTokensByName) {
   AnswerConstraint constraint = compiled(with_schema(R"({"type": "null"})"));
   const int32_t token = tokens_of("<tool_calls>", tiny())[0];
-  EXPECT_EQ(
-      constraint.accept(token).error().message,
-      fmt::format("the token {} (\"<tool_calls:opensource>\") does not belong to the answer's grammar here",
-                  token));
+  EXPECT_THAT(constraint.accept(token).error().message,
+              StartsWith(fmt::format(
+                  "the token {} (\"<tool_calls:opensource>\") does not belong to the answer's grammar here: ",
+                  token)));
   EXPECT_FALSE(constraint.accept(-1));
   EXPECT_FALSE(constraint.accept(1 << 30));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 namespace tercet {
 namespace {
@@ -79,10 +80,10 @@ Result<std::vector<ToolForm>> read_tools(const Json* tools) {
   std::vector<ToolForm> forms;
   if (!present(tools)) return forms;
   if (!tools->is_array()) return fail("tools: expected a list, found {}", type_name(*tools));
+  std::set<std::string> names;
   for (size_t i = 0; i < tools->size(); ++i) {
     TERCET_TRY(ToolForm form, read_tool((*tools)[i], fmt::format("tools[{}]", i)));
-    const auto same = [&](const ToolForm& other) { return other.name == form.name; };
-    if (std::any_of(forms.begin(), forms.end(), same)) {
+    if (!names.insert(form.name).second) {
       return fail("tools[{}].function.name: {} was declared before", i, shown(form.name));
     }
     forms.push_back(std::move(form));

@@ -47,19 +47,26 @@ void move_references(Json& value) {
   }
 }
 
-/// The first `multipleOf` whose automaton would be too large; nullptr where there is none.
-Json* excessive_multiple(Json& value) {
+bool is_excessive_multiple(const std::string& key, const Json& value) {
   constexpr double kMost = 10'000;
-  if (!value.is_structured()) return nullptr;
+  if (key != "multipleOf" || !is_number(value)) return false;
+  const double of = std::strtod(number_spelling(value).c_str(), nullptr);
+  return !(of >= 1 / kMost && of <= kMost);
+}
+
+/// Takes out each `multipleOf` whose automaton would be too large; the first of them, or nothing.
+std::optional<std::string> drop_excessive_multiples(Json& value) {
+  std::optional<std::string> first;
+  if (!value.is_structured()) return first;
   for (auto& [key, item] : value.items()) {
-    if (key == "multipleOf" && is_number(item)) {
-      const double of = std::strtod(number_spelling(item).c_str(), nullptr);
-      if (!(of >= 1 / kMost && of <= kMost)) return &value;
-    } else if (Json* found = excessive_multiple(item)) {
-      return found;
-    }
+    std::optional<std::string> found =
+        is_excessive_multiple(key, item) ? number_spelling(item) : drop_excessive_multiples(item);
+    if (!first) first = std::move(found);
   }
-  return nullptr;
+  if (const Json* own = find_member(value, "multipleOf"); own && is_excessive_multiple("multipleOf", *own)) {
+    value.erase("multipleOf");
+  }
+  return first;
 }
 
 /// `schema`, whose references are into `root`, as a document of its own.
@@ -112,24 +119,29 @@ class Writer {
     rules_ += "text: TEXT?\nTEXT: /(?s:.+)/\nnl: \"\\n\"?\n";
     Json answer{{"name", "answer"}, {"lark_grammar", fmt::format("{}{}", kHeader, rules_)}};
     grammars_.insert(grammars_.begin(), std::move(answer));
-    AnswerGrammar grammar{to_json_text(Json::object({{"grammars", grammars_}})), std::move(parts_)};
-    if (grammar.whole.size() > kMostBytes) {
-      return fail("the schemas of tools and response_format are too large: at most {} bytes in all, found {}",
-                  kMostBytes, grammar.whole.size());
-    }
-    return grammar;
+    TERCET_TRY_VOID(check_size(rules_.size()));
+    return AnswerGrammar{to_json_text(Json::object({{"grammars", grammars_}})), std::move(parts_)};
   }
 
  private:
   std::string tag(Tag tag) const { return fmt::format("<[{}]>", tags_.id(tag)); }
 
   /// A grammar of its own and the name to refer to it by.
-  std::string add_part(const std::string& where, std::string_view kind, Json source) {
+  Result<std::string> add_part(const std::string& where, std::string_view kind, Json source) {
     const std::string name = fmt::format("part{}", parts_.size());
     Json grammar{{"name", name}, {std::string(kind), std::move(source)}};
     parts_.push_back({where, to_json_text(Json::object({{"grammars", Json::array({grammar})}}))});
     grammars_.push_back(std::move(grammar));
+    TERCET_TRY_VOID(check_size(parts_.back().grammar.size()));
     return "@" + name;
+  }
+
+  /// Each part may hold a copy of what its schema refers to, so what grows is looked at as it grows.
+  Result<void> check_size(size_t more) {
+    bytes_ += more;
+    if (bytes_ <= kMostBytes) return {};
+    return fail("the schemas of tools and response_format are too large: at most {} bytes in all, found {}",
+                kMostBytes, bytes_);
   }
 
   Result<std::string> add_schema(Json document, bool strict, const std::string& where) {
@@ -137,12 +149,8 @@ class Writer {
     if (!within_depth(document, kDeepestSchema)) {
       return fail("{}: the schema nests more than {} deep", where, kDeepestSchema);
     }
-    while (Json* holder = excessive_multiple(document)) {
-      if (strict) {
-        return fail("{}: `multipleOf` is supported from 0.0001 to 10000, found {}", where,
-                    number_spelling((*holder)["multipleOf"]));
-      }
-      holder->erase("multipleOf");
+    if (const auto multiple = drop_excessive_multiples(document); multiple && strict) {
+      return fail("{}: `multipleOf` is supported from 0.0001 to 10000, found {}", where, *multiple);
     }
     // Spaces as in the arguments that chat templates show; elsewhere none, of which there could be no end.
     document["x-guidance"] = {{"whitespace_flexible", false},
@@ -165,14 +173,21 @@ class Writer {
                                   "response_format.json_schema.schema"));
     } else if (format.kind == Kind::regex) {
       const std::string source = fmt::format("{}start: {}\n", kHeader, lark_regex(format.source));
-      body = add_part("structured_outputs.regex", "lark_grammar", source);
+      TERCET_TRY(body, add_part("structured_outputs.regex", "lark_grammar", source));
     } else if (format.kind == Kind::lark) {
-      body = add_part("structured_outputs.grammar", "lark_grammar", format.source);
+      TERCET_TRY(body, add_part("structured_outputs.grammar", "lark_grammar", format.source));
     } else if (format.kind == Kind::choice) {
-      body.clear();
+      // One terminal: the alternatives of a rule would be a lexeme each.
+      std::string terminal;
+      bool none = false;
       for (const std::string& choice : format.choices) {
-        body += (body.empty() ? "" : " | ") + lark_literal(choice);
+        none = none || choice.empty();
+        if (choice.empty()) continue;
+        terminal += terminal.empty() ? "CHOICE: " : " | ";
+        terminal += lark_literal(choice);
       }
+      rules_ += terminal + "\n";
+      body = terminal.empty() ? "\"\"" : none ? "CHOICE?" : "CHOICE";
     }
     rules_ += fmt::format("format: {}\n", body);
     return {};
@@ -257,6 +272,9 @@ class Writer {
       const std::string_view name = keyword;
       if (name == "allOf" || name == "anyOf" || name == "oneOf") others = &kAnything;
     }
+    if (properties != nullptr && properties->size() > kMostArguments) {
+      return too_many(properties->size(), where);
+    }
     const auto add = [&](const std::string& key, const Json& value) {
       const auto same = [&](const Argument& argument) { return argument.key == key; };
       if (std::none_of(arguments.begin(), arguments.end(), same)) arguments.push_back({key, &value});
@@ -267,6 +285,7 @@ class Writer {
       const std::string name = key.get<std::string>();
       const Json* value = properties == nullptr ? nullptr : find_member(*properties, name);
       add(name, value != nullptr ? *value : others != nullptr ? *others : kAnything);
+      if (arguments.size() > kMostArguments) break;
     }
     required = arguments.size();
     if (properties != nullptr && properties->is_object()) {
@@ -275,11 +294,12 @@ class Writer {
     return check_arguments(arguments, where);
   }
 
+  static tl::unexpected<Error> too_many(size_t arguments, const std::string& where) {
+    return fail("{}: at most {} properties are supported, found {}", where, kMostArguments, arguments);
+  }
+
   static Result<void> check_arguments(const std::vector<Argument>& arguments, const std::string& where) {
-    if (arguments.size() > kMostArguments) {
-      return fail("{}: at most {} properties are supported, found {}", where, kMostArguments,
-                  arguments.size());
-    }
+    if (arguments.size() > kMostArguments) return too_many(arguments.size(), where);
     for (const auto& [key, schema] : arguments) {
       constexpr std::string_view kWhite = " \t\r\n";
       const bool fits = !key.empty() && key.size() <= kLongestKey &&
@@ -338,6 +358,7 @@ class Writer {
   std::string rules_;
   Json grammars_ = Json::array();
   std::vector<AnswerGrammar::Part> parts_;
+  size_t bytes_ = 0;  // of the parts
 };
 
 }  // namespace

@@ -150,11 +150,13 @@ class Reader {
   }
 
   static StringLanguage listed(const Json& members) {
-    StringLanguage any{Kind::none, {}};
+    std::string any;
     for (const Json& member : members) {
-      if (member.is_string()) any = either(any, some(lark_literal(member.get<std::string>())));
+      if (!member.is_string()) continue;
+      any += any.empty() ? "(" : " | ";
+      any += lark_literal(member.get_ref<const std::string&>());
     }
-    return any;
+    return any.empty() ? StringLanguage{Kind::none, {}} : some(any + ")");
   }
 
   Result<StringLanguage> length_bounds(const Json& schema) const {
