@@ -10,7 +10,7 @@ import time
 
 import httpx
 import pytest
-from serving import MODEL, raw, serving, user
+from serving import MODEL, PROGRAM, raw, serving, user
 
 LONG = {"messages": user("Define river."), "max_tokens": 30000, "ignore_eos": True}
 
@@ -84,10 +84,33 @@ def test_what_http_it_survives(guarded):
     assert b"404 Not Found" in raw(guarded, b"GET /nothing HTTP/1.1\r\nX-Api-Key: given\r\nConnection: close\r\n\r\n")
     old = raw(guarded, b"GET /health HTTP/1.0\r\n\r\n")
     assert old.startswith(b"HTTP/1.1 200 OK") and b"Connection: close" in old
+    packed = b"POST /v1/completions HTTP/1.1\r\nX-Api-Key: given\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"
+    assert b"415 Unsupported Media Type" in raw(guarded, packed)
     two = raw(guarded, b"GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
     assert two.count(b"HTTP/1.1 200 OK") == 2
     head = raw(guarded, b"HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK") and head.endswith(b"\r\n\r\n")
+
+
+def test_names_of_others_for_this_machine():
+    """DNS rebinding: a site's own page, once its name leads to 127.0.0.1."""
+    with serving("--cors", "https://good.example") as server:
+        for host in (f"localhost:{server.port}", "good.example"):
+            assert server.get("/v1/models", headers={"Host": host}).status_code == 200
+        evil = {"Host": f"evil.example:{server.port}", "Origin": f"http://evil.example:{server.port}"}
+        response = server.post("/v1/completions", {"prompt": "x"}, headers=evil)
+        assert response.status_code == 403 and response.json()["error"]["code"] == "host_not_permitted"
+
+
+def test_a_log_that_nobody_reads():
+    read, write = os.pipe()
+    os.close(read)
+    with subprocess.Popen([PROGRAM, "serve", MODEL, "--port", "0"], stdout=write, stderr=subprocess.PIPE, text=True) as process:
+        os.close(write)
+        url = next(line.split()[-1] for line in process.stderr if "listening on" in line)
+        for _ in range(5):
+            assert httpx.get(url + "/health").status_code == 200
+        process.kill()
 
 
 def test_bodies_that_are_too_long(guarded):

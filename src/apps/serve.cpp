@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -146,6 +147,7 @@ Result<void> check_arguments(ServeArguments& arguments) {
         "--host {}: other machines could call without a key; give --api-key, or insist with --allow-public",
         http.address);
   }
+  arguments.guard.local = is_loopback(http.address);
   arguments.service.reasoning_content = arguments.reasoning != "reasoning";
   arguments.service.reasoning = arguments.reasoning != "reasoning_content";
   arguments.driver.deadline = milliseconds(arguments.deadline);
@@ -262,6 +264,9 @@ Result<int> run_serve(Arguments given, const Console& console) {
   if (const auto code = parse_arguments(app, given)) return *code;
   TERCET_TRY_VOID(check_arguments(arguments));
 
+  // Who reads the log may end before the server does.
+  std::signal(SIGPIPE, SIG_IGN);
+
   // The server goes first: what it answers from lives longer.
   Backend backend;
   std::atomic<const HttpServer*> listening{nullptr};
@@ -276,7 +281,9 @@ Result<int> run_serve(Arguments given, const Console& console) {
   if (!arguments.no_log) {
     options.log_line = [&](const std::string& line) {
       const std::lock_guard lock(log_mutex);
-      fmt::print("{}\n", line);
+      // Answers go on where nobody takes the log, or there is no room for it.
+      std::fwrite(line.data(), 1, line.size(), stdout);
+      std::fputc('\n', stdout);
       std::fflush(stdout);
     };
   }

@@ -77,7 +77,7 @@ TEST(EngineDriver, TellsEachPartWhatTheEngineMakesOfIt) {
   told.wait();
   for (int32_t i = 0; i < 5; ++i) {
     const auto index = static_cast<size_t>(i);
-    const Answer expected =
+    const TokenAnswer expected =
         expected_answer(request_of(i, 10 + i), static_cast<uint64_t>(i), {}, kContext, kVocabulary);
     ASSERT_EQ(told.tokens[index].size(), expected.tokens.size());
     for (size_t t = 0; t < expected.tokens.size(); ++t) {

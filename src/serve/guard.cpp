@@ -39,9 +39,18 @@ std::string basic_password(const std::string& encoded) {
   return colon == std::string::npos ? std::string() : text.substr(colon + 1);
 }
 
+/// Whether a Host header has a name that its owner can have lead anywhere.
+bool is_foreign_name(std::string_view host) {
+  if (host.empty() || host.front() == '[') return false;
+  std::string name(host.substr(0, host.find(':')));
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const bool number = name.find_first_not_of("0123456789.") == name.npos;
+  return !number && name != "localhost" && !name.ends_with(".localhost");
+}
+
 }  // namespace
 
-Guard::Guard(const GuardOptions& options) : origins_(options.origins) {
+Guard::Guard(const GuardOptions& options) : origins_(options.origins), local_(options.local) {
   for (const std::string& key : options.keys) keys_.push_back(digest_of(key));
 }
 
@@ -70,10 +79,25 @@ bool Guard::permitted(std::string_view origin) const {
                      [&](const std::string& one) { return one == "*" || one == origin; });
 }
 
+bool Guard::permitted_host(std::string_view host) const {
+  return std::any_of(origins_.begin(), origins_.end(), [&](const std::string& one) {
+    const size_t scheme = one.find("://");
+    return one == "*" || (scheme != one.npos && std::string_view(one).substr(scheme + 3) == host);
+  });
+}
+
 std::optional<ApiError> Guard::check_origin(const HttpRequest& head) const {
+  const std::string_view host = head.header("host");
+  if (local_ && keys_.empty() && is_foreign_name(host) && !permitted_host(host)) {
+    return ApiError{.status = 403,
+                    .message = fmt::format("the host {} is not known as this machine's; --cors http://{} or "
+                                           "--api-key permits it",
+                                           host, host),
+                    .code = "host_not_permitted"};
+  }
   const std::string_view origin = head.header("origin");
   if (origin.empty() || permitted(origin)) return std::nullopt;
-  const std::string own = fmt::format("{}://{}", head.encrypted ? "https" : "http", head.header("host"));
+  const std::string own = fmt::format("{}://{}", head.encrypted ? "https" : "http", host);
   if (origin == own) return std::nullopt;
   return ApiError{.status = 403,
                   .message = fmt::format("pages of {} may not ask this server (--cors permits them)", origin),

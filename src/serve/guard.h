@@ -13,9 +13,12 @@ namespace tercet {
 struct GuardOptions {
   std::vector<std::string> keys;     // empty: none is needed
   std::vector<std::string> origins;  // sites whose pages may ask ("https://example.org"); "*": all
+  bool local = false;                // the server listens to this machine alone
 };
 
-/// Without options, a browser's pages of other sites are refused: their users did not ask for this.
+/// Without options, a browser's pages of other sites are refused: their users did not ask for this. A site
+/// may also have its own name lead to this machine, whose pages are then the server's own for a browser. So
+/// where the machine's border is all that guards, requests must come to a number or to localhost.
 class Guard {
  public:
   explicit Guard(const GuardOptions& options);
@@ -32,9 +35,11 @@ class Guard {
   using Digest = std::array<unsigned char, 32>;
   bool known(const std::string& key) const;
   bool permitted(std::string_view origin) const;
+  bool permitted_host(std::string_view host) const;
 
   std::vector<Digest> keys_;
   std::vector<std::string> origins_;
+  bool local_;
 };
 
 }  // namespace tercet

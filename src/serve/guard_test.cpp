@@ -19,7 +19,7 @@ HttpRequest with(HttpHeaders headers) {
 }
 
 TEST(Guard, TakesKeysInEveryForm) {
-  const Guard guard({.keys = {"secret", "other"}, .origins = {}});
+  const Guard guard({.keys = {"secret", "other"}, .origins = {}, .local = false});
   for (const char* header :
        {"Bearer secret", "bearer other", "Basic YW55OnNlY3JldA==", "Basic OnNlY3JldA=="}) {
     EXPECT_FALSE(guard.check_key(with({{"authorization", header}}))) << header;
@@ -35,7 +35,7 @@ TEST(Guard, TakesKeysInEveryForm) {
 }
 
 TEST(Guard, RefusesPagesOfOtherSites) {
-  const Guard guard({.keys = {}, .origins = {"https://good.example"}});
+  const Guard guard({.keys = {}, .origins = {"https://good.example"}, .local = false});
   EXPECT_FALSE(guard.check_origin(with({})));
   EXPECT_FALSE(guard.check_origin(with({{"origin", "https://good.example"}})));
   EXPECT_FALSE(guard.check_origin(with({{"origin", "http://localhost:8000"}, {"host", "localhost:8000"}})));
@@ -45,7 +45,31 @@ TEST(Guard, RefusesPagesOfOtherSites) {
   EXPECT_EQ(error->status, 403);
   EXPECT_TRUE(guard.cors_headers(with({{"origin", "https://evil.example"}})).empty());
   EXPECT_EQ(guard.cors_headers(with({{"origin", "https://good.example"}}))[0].second, "https://good.example");
-  EXPECT_FALSE(Guard({.keys = {}, .origins = {"*"}}).check_origin(with({{"origin", "null"}})));
+  EXPECT_FALSE(
+      Guard({.keys = {}, .origins = {"*"}, .local = false}).check_origin(with({{"origin", "null"}})));
+}
+
+TEST(Guard, RefusesNamesOfOthersForThisMachine) {
+  // A site's own page, once its name leads to 127.0.0.1 (DNS rebinding).
+  const HttpRequest rebound = with({{"host", "evil.example:8000"}, {"origin", "http://evil.example:8000"}});
+  const Guard guard({.keys = {}, .origins = {"https://good.example"}, .local = true});
+  const auto error = guard.check_origin(rebound);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->status, 403);
+  EXPECT_EQ(error->code, "host_not_permitted");
+  EXPECT_THAT(error->message, HasSubstr("evil.example:8000"));
+  for (const char* host :
+       {"127.0.0.1.evil.example", "localhost.evil.example", "notlocalhost", "evil.example"}) {
+    EXPECT_TRUE(guard.check_origin(with({{"host", host}}))) << host;
+  }
+  for (const char* host : {"", "localhost", "LocalHost:8000", "127.0.0.1:8000", "[::1]:8000", "192.168.0.7",
+                           "api.localhost:80", "good.example"}) {
+    EXPECT_FALSE(guard.check_origin(with({{"host", host}}))) << host;
+  }
+  // A key guards better than a name, and who listens to others has been asked to.
+  EXPECT_FALSE(Guard({.keys = {"k"}, .origins = {}, .local = true}).check_origin(rebound));
+  EXPECT_FALSE(Guard({.keys = {}, .origins = {}, .local = false}).check_origin(rebound));
+  EXPECT_FALSE(Guard({.keys = {}, .origins = {"*"}, .local = true}).check_origin(rebound));
 }
 
 TEST(HttpMessage, WritesHeads) {

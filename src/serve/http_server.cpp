@@ -84,6 +84,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
   Connection(Stream stream, Shared& shared)
       : stream_(std::move(stream)),
         shared_(shared),
+        buffer_(2 * kReadBytes + shared.options.max_header_bytes),
         read_timer_(stream_.get_executor()),
         write_timer_(stream_.get_executor()) {}
 
@@ -177,8 +178,10 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
 
   /// The pending read.
   void watch() {
-    // What is there already comes first.
-    if (watching_ || closed_ || (buffer_.size() > 0 && phase_ != Phase::lingering)) return;
+    if (watching_ || closed_) return;
+    // While an answer is made, what is there of the next request waits, up to this; the rest stays in the
+    // socket, and whether the client has left is not seen until then.
+    if (phase_ != Phase::lingering && buffer_.size() >= kReadBytes) return;
     watching_ = true;
     stream_.async_read_some(buffer_.prepare(kReadBytes),
                             [self = this->shared_from_this()](Code code, size_t bytes) {
@@ -193,7 +196,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
       keep_alive_ = false;  // it asks for nothing more, but may still read
       return;
     }
-    if (code) return left();
+    if (code && code != asio::error::operation_aborted) return left();
     buffer_.commit(bytes);
     if (phase_ == Phase::lingering) {
       thrown_away_ += bytes;
@@ -201,18 +204,29 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
       if (thrown_away_ > kLingerBytes) return close();
       return watch();
     }
-    // While an answer is made, one read's worth of the next request waits; the rest stays in the socket.
-    if (phase_ == Phase::idle) read_head();
+    if (phase_ == Phase::idle) return read_head();
+    watch();
   }
 
   void read_head() {
+    skip_empty_lines();
+    if (buffer_.size() == 0) return watch();
     phase_ = Phase::reading;
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(shared_.options.max_header_bytes));
     parser_->body_limit(std::numeric_limits<uint64_t>::max());  // have_head() looks at it
+    late_ = false;
     arm_read(shared_.options.read_timeout);
     http::async_read_header(stream_, buffer_, *parser_,
                             [self = this->shared_from_this()](Code code, size_t) { self->have_head(code); });
+  }
+
+  /// Some clients end a body with one, which nothing counts.
+  void skip_empty_lines() {
+    const auto* bytes = static_cast<const char*>(buffer_.cdata().data());
+    size_t empty = 0;
+    while (empty < buffer_.size() && (bytes[empty] == '\r' || bytes[empty] == '\n')) ++empty;
+    buffer_.consume(empty);
   }
 
   void have_head(Code code) {
@@ -226,7 +240,8 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     request_.encrypted = std::is_same_v<Stream, TlsStream>;
     if (code) {
       request_.id = request_id({});
-      if (code == http::error::header_limit) return refuse_broken(431, "the request's header is too long");
+      if (late_ && code == asio::error::operation_aborted) return refuse_late();
+      if (code == http::error::header_limit) return refuse_long_header();
       if (code == http::error::end_of_stream ||
           code.category() != http::make_error_code(http::error::bad_method).category()) {
         return close();
@@ -238,9 +253,15 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     body_unread_ = length > 0 || parser_->chunked();
     keep_alive_ = message.keep_alive() && !shared_.draining;
     if (auto refusal = shared_.handler.refuse(request_)) return refuse(std::move(*refusal));
+    if (const auto coding = request_.header("content-encoding"); !coding.empty() && coding != "identity") {
+      return refuse(shared_.handler.error(
+          request_, 415,
+          fmt::format("bodies are read as they are, not with the content-encoding {}", coding)));
+    }
     if (length > shared_.options.max_body_bytes) return refuse(too_long());
     parser_->body_limit(shared_.options.max_body_bytes);
-    if (request_.header("expect") == "100-continue") send("HTTP/1.1 100 Continue\r\n\r\n");
+    if (version_ >= 11 && beast::iequals(std::string(request_.header("expect")), "100-continue"))
+      send("HTTP/1.1 100 Continue\r\n\r\n");
     http::async_read(stream_, buffer_, *parser_, [self = this->shared_from_this()](Code body_code, size_t) {
       self->have_body(body_code);
     });
@@ -263,7 +284,9 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
   void have_body(Code code) {
     if (closed_) return;
     if (code == http::error::body_limit) return refuse(too_long());
+    if (code == http::error::buffer_overflow) return refuse_long_header();  // of a chunk, or after the last
     if (code == http::error::end_of_stream || code == http::error::partial_message) return close();
+    if (late_ && code == asio::error::operation_aborted) return refuse_late();
     if (code.category() == http::make_error_code(http::error::bad_method).category()) {
       return refuse_broken(400, fmt::format("this is no HTTP request: {}", code.message()));
     }
@@ -295,6 +318,13 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     refuse(shared_.handler.error(request_, status, message));
   }
 
+  void refuse_long_header() { refuse_broken(431, "the request's header is too long"); }
+
+  void refuse_late() {
+    refuse_broken(408, fmt::format("the request took longer than {} s to arrive",
+                                   std::chrono::duration<double>(shared_.options.read_timeout).count()));
+  }
+
   void refuse(HttpResponse response) {
     if (body_unread_) keep_alive_ = false;
     begin_answer();
@@ -318,8 +348,9 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
 
   void send(std::string bytes) {
     if (closed_) return;
+    // One answer may be as long as it is, if it is all that waits.
+    if (unsent_ > 0 && unsent_ + bytes.size() > shared_.options.max_unsent_bytes) return left();
     unsent_ += bytes.size();
-    if (unsent_ > shared_.options.max_unsent_bytes) return left();
     out_.push_back(std::move(bytes));
     if (!writing_) write_next();
   }
@@ -363,8 +394,10 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     if (!keep_alive_ || shared_.draining) return linger();
     phase_ = Phase::idle;
     arm_read(shared_.options.idle_timeout);
-    if (buffer_.size() > 0 && !watching_) return read_head();
-    watch();
+    if (buffer_.size() == 0) return watch();
+    if (!watching_) return read_head();
+    Code ignored;
+    socket_of(stream_).cancel(ignored);  // watched() goes on with what is there
   }
 
   /// Closing at once would make the system drop what the client has not read yet.
@@ -414,7 +447,11 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     // An expiry that was on its way when the timer was set anew means nothing.
     if (closed_ || read_timer_.expiry() > SteadyClock::now()) return;
     if (phase_ == Phase::answering || phase_ == Phase::flushing) return;
-    close();
+    if (phase_ != Phase::reading) return close();
+    late_ = true;
+    Code ignored;
+    socket_of(stream_).cancel(ignored);
+    arm_read(kLinger);  // between two pieces of a request there was nothing to cancel
   }
 
   /// Twice for every token: so the timer is left as it is where it ends soon enough, and set anew when it has
@@ -445,15 +482,15 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
 
   Stream stream_;
   Shared& shared_;
+  beast::flat_buffer buffer_;
   asio::steady_timer read_timer_, write_timer_;
   SteadyClock::time_point write_limit_ = SteadyClock::time_point::max();  // max: none
   bool write_timed_ = false;                                              // write_timer_ runs
   std::string client_;
-  beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
 
   Phase phase_ = Phase::idle;
-  bool watching_ = false, writing_ = false, closed_ = false;
+  bool watching_ = false, writing_ = false, closed_ = false, late_ = false;
   size_t thrown_away_ = 0;
 
   // The request in progress.
@@ -584,12 +621,30 @@ class Server final : public HttpServer {
   }
 
   void take(Socket socket) {
-    if (shared_.count() >= shared_.options.max_connections) return;  // closes it
+    if (shared_.count() >= shared_.options.max_connections) return turn_away(std::move(socket));
     if (tls_) {
       std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls_), shared_)->start();
     } else {
       std::make_shared<Connection<Socket>>(std::move(socket), shared_)->start();
     }
+  }
+
+  /// Says so, as far as the system takes it at once.
+  void turn_away(Socket socket) {
+    if (tls_) return;
+    const HttpResponse response = shared_.handler.error(
+        {}, 503, fmt::format("{} connections are open, and no more may be", shared_.options.max_connections));
+    const std::string text = head_text({.status = response.status,
+                                        .reason = "Service Unavailable",
+                                        .type = response.type,
+                                        .length = response.body.size(),
+                                        .keep_alive = false,
+                                        .request_id = request_id({})},
+                                       response.headers, {{"Retry-After", "1"}}) +
+                             response.body;
+    Code ignored;
+    socket.non_blocking(true, ignored);
+    socket.send(asio::buffer(text), 0, ignored);
   }
 
   mutable Shared shared_;
