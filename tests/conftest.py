@@ -2,11 +2,9 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from serving import PROGRAM, ROOT
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +23,7 @@ def tercet():
     """tercet(ARGS…, stdin="…", env={…}) runs the program and returns its CompletedProcess, as text."""
 
     def run(*args, stdin="", env=None, timeout=600):
-        return subprocess.run([ROOT / "build" / "release" / "tercet", *map(str, args)], input=stdin,
+        return subprocess.run([PROGRAM, *map(str, args)], input=stdin,
                               env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout,
                               check=False)
 

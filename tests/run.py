@@ -93,6 +93,12 @@ def close(report, code, log):
     return report
 
 
+def fuzz_job(env, limit):
+    log = REPORTS / "fuzz.log"
+    code = run_program([sys.executable, "tests/fuzz.py"], env, limit, log)
+    return close(Report("fuzz", passed=int(code == 0)), code, log)
+
+
 def check_job(name, check):
     problems = check()
     return Report(name, passed=int(not problems), failed=int(bool(problems)), output="\n".join(problems))
@@ -106,6 +112,8 @@ def jobs(full):
         env["TERCET_FULL"] = "1"
     limit = 7200 if full else 2400
     found = [(p.name, lambda p=p: pytest_job(p, env, limit)) for p in sorted((ROOT / "tests").glob("test_*.py"))]
+    if full:
+        found.append(("fuzz", lambda: fuzz_job(env, limit)))
     programs = sorted(p for p in (BUILD / "tests").iterdir() if p.is_file() and os.access(p, os.X_OK))
     found += [(p.name, lambda p=p: gtest_job(p, env, limit)) for p in programs]
     for name in ("includes", "lengths", "format"):

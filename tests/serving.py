@@ -1,6 +1,7 @@
 """A `tercet serve` process for tests, and what several test files ask of it."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 import httpx
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "build" / "release" / "tercet"
+PROGRAM = Path(os.environ.get("TERCET_PROGRAM") or ROOT / "build" / "release" / "tercet")  # sanitizers' builds, say
 MODEL = ROOT / "models" / "hy3-tiny"
 
 WEATHER = [{"type": "function", "function": {
