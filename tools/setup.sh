@@ -11,7 +11,7 @@ die() {
 build_packages=(ca-certificates nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libexpected-dev
   libssl-dev libboost-dev libxxhash-dev)
 test_packages=(libgtest-dev libgmock-dev clang libclang-rt-14-dev clang-tidy clang-format
-  g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+  g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user chromium chromium-driver)
 
 # The oldest toolchain that the bridge's crates build with.
 cargo_minimum=1.87.0
