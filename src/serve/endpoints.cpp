@@ -7,11 +7,23 @@
 namespace tercet {
 namespace {
 
+std::string utc_time(int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+/// As OpenAI and Anthropic have it, whose members do not clash.
 Json model_json(const Service& service, const std::string& name) {
   const ServedModel& model = service.model;
   return {{"id", name},
           {"object", "model"},
+          {"type", "model"},
+          {"display_name", name},
           {"created", model.created},
+          {"created_at", utc_time(model.created)},
           {"owned_by", "tercet"},
           {"root", model.path},
           {"parent", nullptr},
@@ -72,7 +84,13 @@ ApiResult<void> answer_models(const Service& service, const HttpRequest&,
   for (const std::string& name : service.model.names) {
     if (name != "*") list.push_back(model_json(service, name));
   }
-  respond_json(*exchange, {{"object", "list"}, {"data", std::move(list)}});
+  const Json first = list.empty() ? Json() : list.front()["id"],
+             last = list.empty() ? Json() : list.back()["id"];
+  respond_json(*exchange, {{"object", "list"},
+                           {"data", std::move(list)},
+                           {"has_more", false},
+                           {"first_id", first},
+                           {"last_id", last}});
   return {};
 }
 

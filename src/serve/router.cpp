@@ -1,5 +1,6 @@
 #include "serve/router.h"
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 
@@ -51,6 +52,48 @@ const Route* find_route(const HttpRequest& head, std::string& methods) {
   return nullptr;
 }
 
+/// Characters that two paths have in common, from one of their slashes on; a last slash does not count.
+size_t common_run(std::string_view a, std::string_view b) {
+  size_t longest = 0;
+  for (size_t i = a.find('/'); i != a.npos; i = a.find('/', i + 1)) {
+    for (size_t j = b.find('/'); j != b.npos; j = b.find('/', j + 1)) {
+      size_t run = 0;
+      while (i + run < a.size() && j + run < b.size() && a[i + run] == b[j + run]) ++run;
+      if (run > 0 && a[i + run - 1] == '/') --run;
+      longest = std::max(longest, run);
+    }
+  }
+  return longest;
+}
+
+/// The endpoint that a path without one resembles most, or null: /completion, /chat/completions,
+/// /v1/v1/models …
+const Route* nearest_route(std::string_view path) {
+  constexpr size_t kLeast = 5;  // "/chat"
+  constexpr size_t kMostOfPath = 256;
+  constexpr std::string_view kVersion = "/v1";  // which most have in common
+  if (path.starts_with(kVersion)) path.remove_prefix(kVersion.size());
+  const Route* nearest = nullptr;
+  size_t longest = kLeast - 1;
+  for (const Route& route : kRoutes) {
+    std::string_view name = route.path;
+    if (name.starts_with(kVersion)) name.remove_prefix(kVersion.size());
+    const size_t run = common_run(path.substr(0, kMostOfPath), name);
+    const bool shorter = run == longest && nearest != nullptr && route.path.size() < nearest->path.size();
+    if (run > longest || shorter) nearest = &route;
+    longest = std::max(longest, run);
+  }
+  return nearest;
+}
+
+ApiError no_such_endpoint(const HttpRequest& head) {
+  std::string message = fmt::format("{} {}: there is no such endpoint", head.method, head.path);
+  if (const Route* nearest = nearest_route(head.path)) {
+    message += fmt::format("; the nearest is {} {}", nearest->method, nearest->path);
+  }
+  return {.status = 404, .message = std::move(message), .code = "not_found"};
+}
+
 /// As the clients of that path read it.
 HttpResponse error_response(const HttpRequest& head, const ApiError& error) {
   const bool anthropic = head.path.starts_with("/v1/messages");
@@ -89,12 +132,7 @@ std::optional<HttpResponse> Router::refuse(const HttpRequest& head) {
     response.headers.emplace_back("WWW-Authenticate", head.path == "/" ? "Basic realm=\"tercet\"" : "Bearer");
     return response;
   }
-  if (route == nullptr && methods.empty()) {
-    return error_response(head,
-                          {.status = 404,
-                           .message = fmt::format("{} {}: there is no such endpoint", head.method, head.path),
-                           .code = "not_found"});
-  }
+  if (route == nullptr && methods.empty()) return error_response(head, no_such_endpoint(head));
   if (route == nullptr) {
     HttpResponse response = error_response(
         head, {.status = 405,
@@ -130,7 +168,7 @@ void Router::answer(HttpRequest request, std::shared_ptr<Exchange> exchange) {
        .type = "text/html; charset=utf-8",
        .headers = {{"Content-Security-Policy",
                     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-                    "connect-src 'self'; img-src data:"}}});
+                    "connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"}}});
 }
 
 HttpResponse Router::ready() const {

@@ -38,10 +38,15 @@ ApiResult<void> check_model(Fields& fields, const ServedModel& model) {
 }
 
 ApiResult<std::vector<std::string>> finish_fields(Fields& fields, const Service& service) {
-  // Labels for the caller's own use, which ask for nothing.
-  for (const char* label : {"user", "metadata", "safety_identifier", "prompt_cache_key"}) fields.any(label);
+  // Labels for the caller's own use, and hints, which ask for nothing.
+  for (const char* label : {"user", "metadata", "safety_identifier", "prompt_cache_key",
+                            "prompt_cache_retention", "service_tier"}) {
+    fields.any(label);
+  }
+  const Json* store = fields.any("store");
   if (fields.error()) return refuse(*fields.error());
   std::vector<std::string> ignored = fields.ignored();
+  if (store != nullptr && *store != false) ignored.emplace_back("store");
   if (!service.options.strict || ignored.empty()) return ignored;
   return refuse(
       {.message = fmt::format("not supported, and refused since the server is strict: {}", joined(ignored)),
