@@ -36,6 +36,8 @@ std::string_view anthropic_type(int status) {
       return "rate_limit_error";
     case 503:
       return "overloaded_error";
+    case 504:
+      return "timeout_error";
     default:
       return status >= 500 ? "api_error" : "invalid_request_error";
   }

@@ -3,6 +3,8 @@
 namespace tercet {
 namespace {
 
+constexpr std::string_view kCarried = "tercet:";
+
 void append_member(Json& message, const char* name, const std::string& text) {
   Json& member = message[name];
   if (member.is_null()) member = "";
@@ -22,14 +24,31 @@ ApiResult<ChatRequest> read_chat_body(ChatBody chat, const Service& service) {
   return request;
 }
 
+tl::unexpected<ApiError> wrong(const std::string& where, std::string_view what) {
+  return refuse(
+      {.message = fmt::format("{}: {}", where, what), .param = where.substr(0, where.find_first_of("[."))});
+}
+
+std::string word(const Json& value) {
+  return value.is_string() ? to_json_text(value) : std::string(type_name(value));
+}
+
 ApiResult<std::string> string_member(const Json& object, std::string_view name, const std::string& where) {
   const Json* member = find_member(object, name);
   if (member == nullptr || !member->is_string()) {
-    return refuse({.message = fmt::format("{}.{}: expected a string, found {}", where, name,
-                                          member == nullptr ? "nothing" : type_name(*member)),
-                   .param = where.substr(0, where.find('['))});
+    return wrong(
+        fmt::format("{}.{}", where, name),
+        fmt::format("expected a string, found {}", member == nullptr ? "nothing" : type_name(*member)));
   }
   return member->get<std::string>();
+}
+
+std::string carried_thought(const std::string& text) { return std::string(kCarried) + text; }
+
+std::optional<std::string> read_carried_thought(const Json* carried) {
+  if (carried == nullptr || !carried->is_string()) return std::nullopt;
+  const auto& text = carried->get_ref<const std::string&>();
+  return text.starts_with(kCarried) ? std::optional(text.substr(kCarried.size())) : std::nullopt;
 }
 
 Json& ChatMessages::assistant() {
@@ -58,6 +77,11 @@ void ChatMessages::add_call(const std::string& id, const std::string& name, Json
 
 void ChatMessages::add_result(const std::string& id, std::string text) {
   messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
+}
+
+void ChatInput::put_into(ChatBody& chat) {
+  chat.body["messages"] = messages.take();
+  chat.ignored.insert(chat.ignored.end(), ignored.begin(), ignored.end());
 }
 
 }  // namespace tercet

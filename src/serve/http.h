@@ -48,8 +48,9 @@ class Exchange {
 
   virtual void respond(HttpResponse response) = 0;
 
-  /// An event stream, status 200. While nothing is written, comments keep it alive.
-  virtual void begin_stream(HttpHeaders headers) = 0;
+  /// An event stream, status 200. While nothing else is written, now and then what `keep_alive` returns is; a
+  /// comment where it is empty. It is not called after the end, nor when the client has left.
+  virtual void begin_stream(std::function<std::string()> keep_alive) = 0;
   virtual void write(std::string text) = 0;
   virtual void end() = 0;
 

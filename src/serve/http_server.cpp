@@ -135,15 +135,14 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     finish();
   }
 
-  void begin_stream(const HttpHeaders& headers) {
+  void begin_stream(std::function<std::string()> keep_alive) {
     outcome_.status = 200;
+    idle_text_ = std::move(keep_alive);
     framing_ = version_ >= 11 ? Framing::chunked : Framing::until_close;
     if (framing_ == Framing::until_close) keep_alive_ = false;
     streaming_ = true;
-    HttpHeaders all = headers;
-    all.emplace_back("Cache-Control", "no-cache");
-    all.emplace_back("X-Accel-Buffering", "no");
-    send(head(200, "text/event-stream; charset=utf-8", framing_, 0, all));
+    send(head(200, "text/event-stream; charset=utf-8", framing_, 0,
+              {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}));
   }
 
   void write(std::string text) {
@@ -384,6 +383,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     if (closed_) return;
     phase_ = Phase::flushing;
     on_leave_ = nullptr;
+    idle_text_ = nullptr;
     if (!writing_ && out_.empty()) next_request();
   }
 
@@ -477,7 +477,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     if (closed_ || write_limit_ == SteadyClock::time_point::max()) return;
     if (write_limit_ > SteadyClock::now()) return time_write();
     if (writing_) return left();
-    if (phase_ == Phase::answering && streaming_) write(": keep-alive\n\n");
+    if (phase_ == Phase::answering && streaming_) write(idle_text_ ? idle_text_() : ": keep-alive\n\n");
   }
 
   Stream stream_;
@@ -502,6 +502,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
   SteadyClock::time_point began_;
   HttpOutcome outcome_;
   std::function<void()> on_leave_;
+  std::function<std::string()> idle_text_;  // of a stream
 
   std::vector<std::string> out_, in_flight_;
   size_t unsent_ = 0;
@@ -521,8 +522,8 @@ class Connection<Stream>::Handle final : public Exchange {
   void respond(HttpResponse response) override {
     if (current()) connection_->respond(std::move(response));
   }
-  void begin_stream(HttpHeaders headers) override {
-    if (current()) connection_->begin_stream(headers);
+  void begin_stream(std::function<std::string()> keep_alive) override {
+    if (current()) connection_->begin_stream(std::move(keep_alive));
   }
   void write(std::string text) override {
     if (current()) connection_->write(std::move(text));

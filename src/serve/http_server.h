@@ -24,7 +24,7 @@ struct HttpOptions {
   std::chrono::milliseconds read_timeout{30000};   // for a request to arrive, once it has begun
   std::chrono::milliseconds write_timeout{60000};  // for the client to take anything of what is sent
   std::chrono::milliseconds idle_timeout{75000};   // between requests
-  std::chrono::milliseconds keep_alive{5000};      // between comments in a stream where nothing happens
+  std::chrono::milliseconds keep_alive{5000};      // between signs of life in a stream where nothing happens
 };
 
 /// Whether the address means this machine alone.

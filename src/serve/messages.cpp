@@ -20,12 +20,14 @@ std::string sse_event(const char* type, const Json& members) {
 /// Makes blocks of an answer's events, and tells of them as they come.
 class MessageConsumer final : public ChatConsumer {
  public:
-  using ChatConsumer::ChatConsumer;
+  MessageConsumer(const Service& service, ChatRequest request, std::shared_ptr<Exchange> exchange,
+                  bool omit_thoughts)
+      : ChatConsumer(service, std::move(request), std::move(exchange)), omit_thoughts_(omit_thoughts) {}
 
   void begin(const std::vector<Submitted>& submitted) override {
     ChatConsumer::begin(submitted);
     if (!request().stream.on) return;
-    exchange().begin_stream({});
+    exchange().begin_stream([] { return std::string(kPing); });
     Json message = head();
     message["content"] = Json::array();
     message["stop_reason"] = nullptr;
@@ -40,12 +42,7 @@ class MessageConsumer final : public ChatConsumer {
     tally().note(exchange());
     const Json stop = stop_reason(parts()[0]);
     const bool sequence = stop.is_string();
-    const std::string_view reason = parts()[0].finish_reason();
-    const Json ending{{"stop_reason", reason == "length"       ? "max_tokens"
-                                      : reason == "tool_calls" ? "tool_use"
-                                      : sequence               ? "stop_sequence"
-                                                               : "end_turn"},
-                      {"stop_sequence", sequence ? stop : Json()}};
+    const Json ending{{"stop_reason", why_it_stopped(sequence)}, {"stop_sequence", sequence ? stop : Json()}};
     if (request().stream.on) {
       tell("message_delta", {{"delta", ending}, {"usage", usage(tally().usage())}});
       tell("message_stop", Json::object());
@@ -67,7 +64,8 @@ class MessageConsumer final : public ChatConsumer {
 
  protected:
   void on_progress(int32_t done) override {
-    if (request().stream.on) exchange().write(sse_progress(done, request().prompt.tokens.size()));
+    // Clients with a limit on silence hear no comments, only events.
+    if (request().stream.on) exchange().write(sse_progress(done, request().prompt.tokens.size()) + kPing);
   }
 
   void on_events(size_t /*part*/, const std::vector<AnswerEvent>& events) override {
@@ -81,6 +79,17 @@ class MessageConsumer final : public ChatConsumer {
     Json json;
     std::string text;  // so far; of a call, its arguments
   };
+
+  std::string_view why_it_stopped(bool sequence) const {
+    const std::string_view reason = parts()[0].finish_reason();
+    if (reason == "length") {
+      const auto& most = request().params.max_tokens;
+      const bool at_limit = most && tally().usage().completion_tokens >= *most;
+      return at_limit ? "max_tokens" : "model_context_window_exceeded";
+    }
+    if (reason == "tool_calls") return "tool_use";
+    return sequence ? "stop_sequence" : "end_turn";
+  }
 
   void tell(const char* type, const Json& members) {
     if (request().stream.on) exchange().write(sse_event(type, members));
@@ -98,6 +107,7 @@ class MessageConsumer final : public ChatConsumer {
         if (!block_) open(event.kind, {});
         block_->text += event.text;
         const bool thought = event.kind == Kind::reasoning;
+        if (thought && omit_thoughts_) return;
         return tell_delta(thought ? "thinking_delta" : "text_delta", thought ? "thinking" : "text",
                           event.text);
       }
@@ -129,10 +139,12 @@ class MessageConsumer final : public ChatConsumer {
   void close(bool whole) {
     if (!whole) return block_.reset();
     if (block_->kind == Kind::reasoning) {
-      // Clients send it back with the thought; there is nothing to sign.
-      tell_delta("signature_delta", "signature", std::string(kSignature));
-      block_->json["thinking"] = block_->text;
-      block_->json["signature"] = kSignature;
+      // Clients send it back with the thought. Nothing is to be signed, but it may have to stand for the
+      // text.
+      const std::string signature = omit_thoughts_ ? carried_thought(block_->text) : "none";
+      tell_delta("signature_delta", "signature", signature);
+      if (!omit_thoughts_) block_->json["thinking"] = block_->text;
+      block_->json["signature"] = signature;
     } else if (block_->kind == Kind::content) {
       block_->json["text"] = block_->text;
     } else {
@@ -157,35 +169,42 @@ class MessageConsumer final : public ChatConsumer {
     return head;
   }
 
-  static constexpr std::string_view kSignature = "none";
+  static constexpr const char* kPing = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
+  const bool omit_thoughts_;
   const std::string id_ = random_id("msg_");
   Json content_ = Json::array();  // blocks that are done
   int index_ = 0;                 // of the open block, or the next
   std::optional<Block> block_;
 };
 
-/// The chat request that a body asks for.
-ApiResult<ChatRequest> read_request(const std::string& text, const Service& service, bool needs_limit) {
+struct MessageRequest {
+  ChatRequest chat;
+  bool omit_thoughts;
+};
+
+ApiResult<MessageRequest> read_request(const std::string& text, const Service& service, bool needs_limit) {
   TERCET_TRY(const Json body, parse_body(text));
-  TERCET_TRY(ChatBody translated, chat_body_of_messages(body, needs_limit));
-  return read_chat_body(std::move(translated), service);
+  TERCET_TRY(MessagesBody translated, chat_body_of_messages(body, needs_limit));
+  TERCET_TRY(ChatRequest chat, read_chat_body(std::move(translated.chat), service));
+  return MessageRequest{std::move(chat), translated.omit_thoughts};
 }
 
 }  // namespace
 
 ApiResult<void> answer_messages(const Service& service, const HttpRequest& request,
                                 const std::shared_ptr<Exchange>& exchange) {
-  TERCET_TRY(ChatRequest chat, read_request(request.body, service, true));
-  TERCET_TRY(std::vector<Request> parts, engine_requests(chat, service));
-  auto consumer = std::make_unique<MessageConsumer>(service, std::move(chat), exchange);
+  TERCET_TRY(MessageRequest wanted, read_request(request.body, service, true));
+  TERCET_TRY(std::vector<Request> parts, engine_requests(wanted.chat, service));
+  auto consumer =
+      std::make_unique<MessageConsumer>(service, std::move(wanted.chat), exchange, wanted.omit_thoughts);
   return generate(service.driver, exchange, std::move(parts), std::move(consumer));
 }
 
 ApiResult<void> answer_count_tokens(const Service& service, const HttpRequest& request,
                                     const std::shared_ptr<Exchange>& exchange) {
-  TERCET_TRY(const ChatRequest chat, read_request(request.body, service, false));
-  respond_json(*exchange, Json::object({{"input_tokens", chat.prompt.tokens.size()}}));
+  TERCET_TRY(const MessageRequest wanted, read_request(request.body, service, false));
+  respond_json(*exchange, Json::object({{"input_tokens", wanted.chat.prompt.tokens.size()}}));
   return {};
 }
 

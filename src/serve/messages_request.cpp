@@ -8,17 +8,8 @@ namespace {
 
 using Done = ApiResult<void>;
 
-tl::unexpected<ApiError> wrong(const std::string& where, std::string_view what) {
-  return refuse(
-      {.message = fmt::format("{}: {}", where, what), .param = where.substr(0, where.find_first_of("[."))});
-}
-
-std::string word(const Json& value) {
-  return value.is_string() ? to_json_text(value) : std::string(type_name(value));
-}
-
-/// A string, or a list of blocks of text.
-ApiResult<std::string> text_of(const Json& content, const std::string& where) {
+/// A string, or a list of blocks of text. `label`: what a block of it begins with that is left out.
+ApiResult<std::string> text_of(const Json& content, const std::string& where, std::string_view label = {}) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) {
     return wrong(where, fmt::format("expected a string or a list of blocks, found {}", type_name(content)));
@@ -27,18 +18,19 @@ ApiResult<std::string> text_of(const Json& content, const std::string& where) {
   for (size_t i = 0; i < content.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", where, i);
     const Json* type = find_member(content[i], "type");
-    if (type == nullptr || *type != "text") {
+    const bool reference = type != nullptr && *type == "tool_reference";  // what a search for tools has found
+    if (type == nullptr || (*type != "text" && !reference)) {
       return wrong(place, fmt::format("only blocks of text are supported, found {}",
                                       type == nullptr ? type_name(content[i]) : word(*type)));
     }
-    auto piece = string_member(content[i], "text", place);
+    auto piece = string_member(content[i], reference ? "tool_name" : "text", place);
     if (!piece) return piece;
-    text += *piece;
+    if (label.empty() || !piece->starts_with(label)) text += *piece;
   }
   return text;
 }
 
-Done add_result(const Json& block, const std::string& where, ChatMessages& messages) {
+Done add_result(const Json& block, const std::string& where, ChatInput& input) {
   auto id = string_member(block, "tool_use_id", where);
   if (!id) return refuse(id.error());
   const Json* content = find_member(block, "content");
@@ -48,14 +40,27 @@ Done add_result(const Json& block, const std::string& where, ChatMessages& messa
     if (!read) return refuse(read.error());
     text = std::move(*read);
   }
-  messages.add_result(*id, std::move(text));
+  const Json* failed = find_member(block, "is_error");
+  if (text.empty() && failed != nullptr && *failed == true) text = "error";
+  input.messages.add_result(*id, std::move(text));
   return {};
 }
 
-Done add_user_block(const Json& block, const std::string& where, ChatMessages& messages, std::string& text) {
+/// What Anthropic's own tools leave behind in a conversation. Nothing that runs here has made it or can read
+/// it.
+bool is_hosted(std::string_view type) {
+  return type == "server_tool_use" || type == "mcp_tool_use" || type == "container_upload" ||
+         (type.ends_with("_tool_result") && type != "tool_result");
+}
+
+Done add_user_block(const Json& block, const std::string& where, ChatInput& input, std::string& text) {
   auto type = string_member(block, "type", where);
   if (!type) return refuse(type.error());
-  if (*type == "tool_result") return add_result(block, where, messages);
+  if (*type == "tool_result") return add_result(block, where, input);
+  if (is_hosted(*type)) {
+    input.ignored.push_back(fmt::format("{} ({})", where, *type));
+    return {};
+  }
   if (*type != "text") {
     return wrong(where, fmt::format("expected a block of type text or tool_result, found {}", word(*type)));
   }
@@ -65,14 +70,27 @@ Done add_user_block(const Json& block, const std::string& where, ChatMessages& m
   return {};
 }
 
-Done add_assistant_block(const Json& block, const std::string& where, ChatMessages& messages) {
+Done add_thought(const Json& block, const std::string& where, ChatInput& input) {
+  auto text = string_member(block, "thinking", where);
+  if (!text) return refuse(text.error());
+  // A thought whose text was not to be told is in its signature.
+  if (text->empty()) *text = read_carried_thought(find_member(block, "signature")).value_or("");
+  input.messages.add_reasoning(*text);
+  return {};
+}
+
+Done add_assistant_block(const Json& block, const std::string& where, ChatInput& input) {
   auto type = string_member(block, "type", where);
   if (!type) return refuse(type.error());
-  if (*type == "redacted_thinking") return {};
-  if (*type == "text" || *type == "thinking") {
-    auto text = string_member(block, *type == "text" ? "text" : "thinking", where);
+  if (*type == "redacted_thinking" || is_hosted(*type)) {
+    input.ignored.push_back(fmt::format("{} ({})", where, *type));
+    return {};
+  }
+  if (*type == "thinking") return add_thought(block, where, input);
+  if (*type == "text") {
+    auto text = string_member(block, "text", where);
     if (!text) return refuse(text.error());
-    *type == "text" ? messages.add_answer(*text) : messages.add_reasoning(*text);
+    input.messages.add_answer(*text);
     return {};
   }
   if (*type != "tool_use") {
@@ -83,16 +101,16 @@ Done add_assistant_block(const Json& block, const std::string& where, ChatMessag
   if (!id) return refuse(id.error());
   auto name = string_member(block, "name", where);
   if (!name) return refuse(name.error());
-  const Json* input = find_member(block, "input");
-  if (input == nullptr || !input->is_object()) {
+  const Json* arguments = find_member(block, "input");
+  if (arguments == nullptr || !arguments->is_object()) {
     return wrong(where + ".input", fmt::format("expected an object, found {}",
-                                               input == nullptr ? "nothing" : type_name(*input)));
+                                               arguments == nullptr ? "nothing" : type_name(*arguments)));
   }
-  messages.add_call(*id, *name, *input);
+  input.messages.add_call(*id, *name, *arguments);
   return {};
 }
 
-Done add_message(const Json& message, const std::string& where, ChatMessages& messages) {
+Done add_message(const Json& message, const std::string& where, ChatInput& input) {
   auto role = string_member(message, "role", where);
   if (!role) return refuse(role.error());
   const Json* content = find_member(message, "content");
@@ -104,38 +122,67 @@ Done add_message(const Json& message, const std::string& where, ChatMessages& me
   if (!content->is_array() || *role == "system") {
     auto text = text_of(*content, where + ".content");
     if (!text) return refuse(text.error());
-    assistant ? messages.add_answer(*text) : messages.add(*role, std::move(*text));
+    assistant ? input.messages.add_answer(*text) : input.messages.add(*role, std::move(*text));
     return {};
   }
   std::string text;
   for (size_t i = 0; i < content->size(); ++i) {
     const std::string place = fmt::format("{}.content[{}]", where, i);
-    auto added = assistant ? add_assistant_block((*content)[i], place, messages)
-                           : add_user_block((*content)[i], place, messages, text);
+    auto added = assistant ? add_assistant_block((*content)[i], place, input)
+                           : add_user_block((*content)[i], place, input, text);
     if (!added) return added;
   }
-  if (!text.empty()) messages.add("user", std::move(text));
+  if (!text.empty()) input.messages.add("user", std::move(text));
   return {};
 }
 
+/// Claude Code puts this header of its own before its system prompt. No model is meant to read it, and since
+/// it differs from one conversation to the next, no prompt after it would ever be found in the cache.
+constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
+
 Done read_messages(const Json& body, ChatBody& chat) {
-  ChatMessages messages;
+  ChatInput input;
   if (const Json* system = find_member(body, "system"); is_present(system)) {
-    auto text = text_of(*system, "system");
+    auto text = text_of(*system, "system", kBillingHeader);
     if (!text) return refuse(text.error());
-    if (!text->empty()) messages.add("system", std::move(*text));
+    if (!text->empty()) input.messages.add("system", std::move(*text));
   }
   const Json* list = find_member(body, "messages");
   if (list == nullptr || !list->is_array() || list->empty()) {
     return wrong("messages", "expected a list of at least one message");
   }
   for (size_t i = 0; i < list->size(); ++i) {
-    if (auto added = add_message((*list)[i], fmt::format("messages[{}]", i), messages); !added) return added;
+    if (auto added = add_message((*list)[i], fmt::format("messages[{}]", i), input); !added) return added;
   }
   if (list->back()["role"] == "assistant") {
     return wrong("messages", "the last one is the assistant's; to go on with an answer is not supported");
   }
-  chat.body["messages"] = messages.take();
+  input.put_into(chat);
+  return {};
+}
+
+Done add_tool(const Json& tool, const std::string& where, ChatBody& chat, Json& functions) {
+  if (!tool.is_object()) return wrong(where, fmt::format("expected an object, found {}", type_name(tool)));
+  if (const Json* type = find_member(tool, "type"); is_present(type) && *type != "custom") {
+    // What Anthropic runs itself (web search …) nobody runs here; the model does not hear of it.
+    chat.ignored.push_back(
+        fmt::format("{} ({})", where, type->is_string() ? type->get<std::string>() : word(*type)));
+    return {};
+  }
+  auto name = string_member(tool, "name", where);
+  if (!name) return refuse(name.error());
+  Json function{{"name", *name}};
+  for (const auto& [key, value] : tool.items()) {
+    if (value.is_null() || key == "name" || key == "type") continue;
+    if (key == "description" || key == "strict") {
+      function[key] = value;
+    } else if (key == "input_schema") {
+      function["parameters"] = value;
+    } else if (key != "cache_control" && key != "eager_input_streaming") {  // these two ask for nothing
+      chat.ignored.push_back(fmt::format("{}.{}", where, key));
+    }
+  }
+  functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   return {};
 }
 
@@ -145,23 +192,8 @@ Done read_tools(const Json& body, ChatBody& chat) {
   if (!tools->is_array()) return wrong("tools", fmt::format("expected a list, found {}", type_name(*tools)));
   Json functions = Json::array();
   for (size_t i = 0; i < tools->size(); ++i) {
-    const Json& tool = (*tools)[i];
-    const std::string where = fmt::format("tools[{}]", i);
-    if (const Json* type = find_member(tool, "type"); is_present(type) && *type != "custom") {
-      // What Anthropic runs itself (web search …) nobody runs here; the model does not hear of it.
-      chat.ignored.push_back(fmt::format("{} ({})", where, word(*type)));
-      continue;
-    }
-    auto name = string_member(tool, "name", where);
-    if (!name) return refuse(name.error());
-    Json function{{"name", *name}};
-    if (const Json* description = find_member(tool, "description"); is_present(description)) {
-      function["description"] = *description;
-    }
-    if (const Json* schema = find_member(tool, "input_schema"); is_present(schema))
-      function["parameters"] = *schema;
-    if (const Json* strict = find_member(tool, "strict"); is_present(strict)) function["strict"] = *strict;
-    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+    if (auto added = add_tool((*tools)[i], fmt::format("tools[{}]", i), chat, functions); !added)
+      return added;
   }
   if (!functions.empty()) chat.body["tools"] = std::move(functions);
   return {};
@@ -186,38 +218,96 @@ Done read_tool_choice(const Json& body, ChatBody& chat) {
   return {};
 }
 
-Done read_thinking(const Json& body, ChatBody& chat) {
-  const Json* config = find_member(body, "output_config");
-  const Json* effort = config == nullptr ? nullptr : find_member(*config, "effort");
-  const Json* thinking = find_member(body, "thinking");
-  if (!is_present(thinking)) return {};
-  auto type = string_member(*thinking, "type", "thinking");
+/// Sets `omit` where thoughts are not to be told.
+Done read_thinking(const Json& thinking, ChatBody& chat, bool& omit) {
+  auto type = string_member(thinking, "type", "thinking");
   if (!type) return refuse(type.error());
   if (*type != "enabled" && *type != "adaptive" && *type != "disabled") {
     return wrong("thinking.type",
                  fmt::format("expected enabled, adaptive or disabled, found {}", word(*type)));
   }
   if (*type == "disabled") return {};
-  chat.body["reasoning_effort"] = is_present(effort) ? *effort : Json("high");
-  if (const Json* budget = find_member(*thinking, "budget_tokens"); is_present(budget)) {
-    chat.body["thinking_token_budget"] = *budget;
+  chat.body["reasoning_effort"] = "high";
+  for (const auto& [name, value] : thinking.items()) {
+    if (name == "type" || value.is_null()) continue;
+    if (name == "budget_tokens") {
+      chat.body["thinking_token_budget"] = value;
+    } else if (name == "display" && value == "omitted") {
+      omit = true;
+    } else if (name != "display" || value != "summarized") {  // told in full, for want of a summary
+      chat.ignored.push_back(fmt::format("thinking.{}", name));
+    }
   }
   return {};
 }
 
-constexpr std::array kRead{"messages", "system",         "tools",      "tool_choice",   "thinking",
-                           "metadata", "stop_sequences", "max_tokens", "output_config", "service_tier"};
+Done read_format(const Json& format, const std::string& where, ChatBody& chat) {
+  auto type = string_member(format, "type", where);
+  if (!type) return refuse(type.error());
+  if (*type != "json_schema") {
+    return wrong(where + ".type", fmt::format("expected json_schema, found {}", word(*type)));
+  }
+  const Json* schema = find_member(format, "schema");
+  if (!is_present(schema)) return wrong(where + ".schema", "is missing");
+  chat.body["response_format"] = {{"type", "json_schema"},
+                                  {"json_schema", Json::object({{"schema", *schema}})}};
+  return {};
+}
+
+Done read_output_config(const Json& config, ChatBody& chat) {
+  if (!config.is_object()) {
+    return wrong("output_config", fmt::format("expected an object, found {}", type_name(config)));
+  }
+  for (const auto& [name, value] : config.items()) {
+    if (value.is_null()) continue;
+    if (name == "format") {
+      if (auto read = read_format(value, "output_config.format", chat); !read) return read;
+    } else if (name == "effort" && chat.body.contains("reasoning_effort")) {
+      chat.body["reasoning_effort"] = value;
+    } else {  // without a thought there is nothing to spend an effort on
+      chat.ignored.push_back(fmt::format("output_config.{}", name));
+    }
+  }
+  return {};
+}
+
+/// To keep all thoughts is what is done anyway; other edits nobody makes here.
+bool keeps_all(const Json& management) {
+  const Json* edits = find_member(management, "edits");
+  return management.size() == 1 && edits != nullptr && edits->is_array() &&
+         std::all_of(edits->begin(), edits->end(), [](const Json& edit) {
+           const Json* type = find_member(edit, "type");
+           const Json* keep = find_member(edit, "keep");
+           return type != nullptr && *type == "clear_thinking_20251015" && keep != nullptr && *keep == "all";
+         });
+}
+
+/// Members that are read, or that ask for nothing: labels, and hints to caches.
+constexpr std::array kRead{"messages",      "system",        "tools",          "tool_choice",
+                           "thinking",      "metadata",      "stop_sequences", "max_tokens",
+                           "output_config", "output_format", "service_tier",   "cache_control"};
 
 }  // namespace
 
-ApiResult<ChatBody> chat_body_of_messages(const Json& body, bool needs_limit) {
-  ChatBody chat;
+ApiResult<MessagesBody> chat_body_of_messages(const Json& body, bool needs_limit) {
+  MessagesBody read;
+  ChatBody& chat = read.chat;
   for (const auto& [name, value] : body.items()) {
-    if (std::find(kRead.begin(), kRead.end(), std::string_view(name)) != kRead.end()) continue;
+    const bool known = std::find(kRead.begin(), kRead.end(), std::string_view(name)) != kRead.end();
+    if (known || (name == "context_management" && keeps_all(value))) continue;
     chat.body.get_ref<Json::object_t&>().emplace_back(name, value);  // [] would look for it
   }
-  for (const auto read : {read_messages, read_tools, read_tool_choice, read_thinking}) {
-    if (auto done = read(body, chat); !done) return refuse(done.error());
+  for (const auto part : {read_messages, read_tools, read_tool_choice}) {
+    if (auto done = part(body, chat); !done) return refuse(done.error());
+  }
+  if (const Json* thinking = find_member(body, "thinking"); is_present(thinking)) {
+    if (auto done = read_thinking(*thinking, chat, read.omit_thoughts); !done) return refuse(done.error());
+  }
+  if (const Json* config = find_member(body, "output_config"); is_present(config)) {
+    if (auto done = read_output_config(*config, chat); !done) return refuse(done.error());
+  }
+  if (const Json* format = find_member(body, "output_format"); is_present(format)) {
+    if (auto done = read_format(*format, "output_format", chat); !done) return refuse(done.error());
   }
   if (const Json* stops = find_member(body, "stop_sequences"); is_present(stops)) chat.body["stop"] = *stops;
   const Json* most = find_member(body, "max_tokens");
@@ -226,7 +316,7 @@ ApiResult<ChatBody> chat_body_of_messages(const Json& body, bool needs_limit) {
   } else if (needs_limit) {
     return wrong("max_tokens", "is missing");
   }
-  return chat;
+  return read;
 }
 
 }  // namespace tercet

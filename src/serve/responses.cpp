@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <ctime>
 #include <optional>
 
@@ -22,13 +23,17 @@ std::string sse_event(const char* type, const Json& members, int64_t number) {
 /// Makes items of an answer's events, and tells of them as they come.
 class ResponseConsumer final : public ChatConsumer {
  public:
-  ResponseConsumer(const Service& service, ChatRequest request, std::shared_ptr<Exchange> exchange, Json body)
-      : ChatConsumer(service, std::move(request), std::move(exchange)), body_(std::move(body)) {}
+  ResponseConsumer(const Service& service, ChatRequest request, std::shared_ptr<Exchange> exchange, Json body,
+                   ResponseCalls calls)
+      : ChatConsumer(service, std::move(request), std::move(exchange)),
+        body_(std::move(body)),
+        calls_(std::move(calls)),
+        carries_thoughts_(asks_for_thoughts(body_)) {}
 
   void begin(const std::vector<Submitted>& submitted) override {
     ChatConsumer::begin(submitted);
     if (!request().stream.on) return;
-    exchange().begin_stream({});
+    exchange().begin_stream([this] { return keep_alive(); });
     tell("response.created", {{"response", response("in_progress")}});
     tell("response.in_progress", {{"response", response("in_progress")}});
   }
@@ -57,7 +62,8 @@ class ResponseConsumer final : public ChatConsumer {
 
  protected:
   void on_progress(int32_t done) override {
-    if (request().stream.on) exchange().write(sse_progress(done, request().prompt.tokens.size()));
+    if (!request().stream.on) return;
+    exchange().write(sse_progress(done, request().prompt.tokens.size()) + keep_alive());
   }
 
   void on_events(size_t /*part*/, const std::vector<AnswerEvent>& events) override {
@@ -71,6 +77,15 @@ class ResponseConsumer final : public ChatConsumer {
     Json json;
     std::string text;  // so far; of a call, its arguments
   };
+
+  static bool asks_for_thoughts(const Json& body) {
+    const Json* include = find_member(body, "include");
+    return is_present(include) &&
+           std::find(include->begin(), include->end(), kEncryptedThoughts) != include->end();
+  }
+
+  /// Clients with a limit on silence hear no comments, only events; OpenAI has this one for it.
+  std::string keep_alive() { return sse_event("keepalive", Json::object(), number_++); }
 
   void tell(const char* type, const Json& members) {
     if (request().stream.on) exchange().write(sse_event(type, members, number_++));
@@ -113,6 +128,7 @@ class ResponseConsumer final : public ChatConsumer {
         return open(event.kind, event.text);
       case Kind::arguments:
         item_->text += event.text;
+        if (item_->json["type"] == "custom_tool_call") return;  // JSON about a string: told when it is whole
         return tell("response.function_call_arguments.delta",
                     with(place(false), Json::object({{"delta", event.text}})));
       case Kind::call_end:
@@ -139,19 +155,35 @@ class ResponseConsumer final : public ChatConsumer {
                     {"content", Json::array()}},
                    {}};
     } else {
-      item_ = Item{kind,
-                   {{"id", random_id("fc_")},
-                    {"type", "function_call"},
-                    {"status", "in_progress"},
-                    {"call_id", random_id("call_")},
-                    {"name", name},
-                    {"arguments", ""}},
-                   {}};
+      item_ = Item{kind, call_item(name), {}};
     }
     tell("response.output_item.added", {{"output_index", output_.size()}, {"item", item_->json}});
     if (kind != Kind::call_begin) {
       tell("response.content_part.added", with(place(true), Json::object({{"part", part_json()}})));
     }
+  }
+
+  Json call_item(const std::string& name) const {
+    const auto known = calls_.find(name);
+    Json call = known != calls_.end() ? known->second : Json{{"type", "function_call"}, {"name", name}};
+    const bool custom = call["type"] == "custom_tool_call";
+    call["id"] = random_id(custom ? "ctc_" : "fc_");
+    call["status"] = "in_progress";
+    call["call_id"] = random_id("call_");
+    call[custom ? "input" : "arguments"] = "";
+    return call;
+  }
+
+  void tell_call_done() {
+    if (item_->json["type"] != "custom_tool_call") {
+      item_->json["arguments"] = item_->text;
+      return tell("response.function_call_arguments.done",
+                  with(place(false), {{"name", item_->json["name"]}, {"arguments", item_->text}}));
+    }
+    const std::string input = custom_input(item_->text);
+    item_->json["input"] = input;
+    tell("response.custom_tool_call_input.delta", with(place(false), Json::object({{"delta", input}})));
+    tell("response.custom_tool_call_input.done", with(place(false), Json::object({{"input", input}})));
   }
 
   /// Ends the item. A call that is cut is no call: nothing says that its arguments are done.
@@ -161,9 +193,7 @@ class ResponseConsumer final : public ChatConsumer {
     if (call && !whole) return item_.reset();
     item_->json["status"] = status;
     if (call) {
-      item_->json["arguments"] = item_->text;
-      tell("response.function_call_arguments.done",
-           with(place(false), {{"name", item_->json["name"]}, {"arguments", item_->text}}));
+      tell_call_done();
     } else {
       const bool thought = item_->kind == Kind::reasoning;
       Json done = with(place(true), Json::object({{"text", item_->text}}));
@@ -171,6 +201,7 @@ class ResponseConsumer final : public ChatConsumer {
       tell(thought ? "response.reasoning_text.done" : "response.output_text.done", done);
       tell("response.content_part.done", with(place(true), Json::object({{"part", part_json()}})));
       item_->json["content"].push_back(part_json());
+      if (thought && carries_thoughts_) item_->json["encrypted_content"] = carried_thought(item_->text);
     }
     tell("response.output_item.done", {{"output_index", output_.size()}, {"item", item_->json}});
     output_.push_back(std::move(item_->json));
@@ -222,6 +253,8 @@ class ResponseConsumer final : public ChatConsumer {
   }
 
   const Json body_;  // the request
+  const ResponseCalls calls_;
+  const bool carries_thoughts_;
   const std::string id_ = random_id("resp_");
   const int64_t created_ = std::time(nullptr);
   int64_t number_ = 0;           // of the next event
@@ -234,10 +267,11 @@ class ResponseConsumer final : public ChatConsumer {
 ApiResult<void> answer_responses(const Service& service, const HttpRequest& request,
                                  const std::shared_ptr<Exchange>& exchange) {
   TERCET_TRY(Json body, parse_body(request.body));
-  TERCET_TRY(ChatBody translated, chat_body_of_responses(body));
-  TERCET_TRY(ChatRequest chat, read_chat_body(std::move(translated), service));
+  TERCET_TRY(ResponsesBody translated, chat_body_of_responses(body));
+  TERCET_TRY(ChatRequest chat, read_chat_body(std::move(translated.chat), service));
   TERCET_TRY(std::vector<Request> parts, engine_requests(chat, service));
-  auto consumer = std::make_unique<ResponseConsumer>(service, std::move(chat), exchange, std::move(body));
+  auto consumer = std::make_unique<ResponseConsumer>(service, std::move(chat), exchange, std::move(body),
+                                                     std::move(translated.calls));
   return generate(service.driver, exchange, std::move(parts), std::move(consumer));
 }
 

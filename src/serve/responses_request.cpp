@@ -8,15 +8,6 @@ namespace {
 
 using Done = ApiResult<void>;
 
-tl::unexpected<ApiError> wrong(const std::string& where, std::string_view what) {
-  return refuse(
-      {.message = fmt::format("{}: {}", where, what), .param = where.substr(0, where.find_first_of("[."))});
-}
-
-std::string word(const Json& value) {
-  return value.is_string() ? to_json_text(value) : std::string(type_name(value));
-}
-
 /// A string, or a list of parts with text.
 ApiResult<std::string> text_of(const Json& content, const std::string& where) {
   if (content.is_string()) return content.get<std::string>();
@@ -58,112 +49,116 @@ Done add_message(const Json& item, const std::string& where, ChatMessages& messa
   return {};
 }
 
-Done add_reasoning(const Json& item, const std::string& where, ChatMessages& messages) {
-  // The thought itself, or else its summary.
-  for (const char* name : {"content", "summary"}) {
-    const Json* parts = find_member(item, name);
-    if (!is_present(parts) || parts->empty()) continue;
-    auto text = text_of(*parts, fmt::format("{}.{}", where, name));
+/// The thought itself, or as this server has it carried, or else its summary.
+Done add_reasoning(const Json& item, const std::string& where, ChatInput& input) {
+  const Json* content = find_member(item, "content");
+  const Json* summary = find_member(item, "summary");
+  const Json* sealed = find_member(item, "encrypted_content");
+  const bool told = is_present(content) && !content->empty();
+  const auto carried = read_carried_thought(sealed);
+  if (carried && !told) {
+    input.messages.add_reasoning(*carried);
+  } else if (told || (is_present(summary) && !summary->empty())) {
+    auto text = text_of(told ? *content : *summary, where + (told ? ".content" : ".summary"));
     if (!text) return refuse(text.error());
-    messages.add_reasoning(*text);
-    break;
+    input.messages.add_reasoning(*text);
+  } else if (is_present(sealed)) {
+    input.ignored.push_back(where + ".encrypted_content");  // another server's, which nobody else can read
   }
   return {};
 }
 
-Done add_item(const Json& item, const std::string& where, ChatMessages& messages) {
-  if (!item.is_object()) return wrong(where, fmt::format("expected an object, found {}", type_name(item)));
-  const Json* type = find_member(item, "type");
-  if (type == nullptr || *type == "message") return add_message(item, where, messages);
-  if (*type == "reasoning") return add_reasoning(item, where, messages);
-  if (*type != "function_call" && *type != "function_call_output") {
-    return wrong(where + ".type",
-                 fmt::format("expected message, function_call, function_call_output or reasoning, found {}",
-                             word(*type)));
-  }
+Done add_call(const Json& item, const std::string& where, bool custom, ChatInput& input) {
   auto id = string_member(item, "call_id", where);
   if (!id) return refuse(id.error());
-  if (*type == "function_call_output") {
-    const Json* output = find_member(item, "output");
-    auto text = text_of(output == nullptr ? Json() : *output, where + ".output");
-    if (!text) return refuse(text.error());
-    messages.add_result(*id, std::move(*text));
-    return {};
-  }
-  auto name = string_member(item, "name", where);
+  auto name = name_of_call(item, where);
   if (!name) return refuse(name.error());
-  auto arguments = string_member(item, "arguments", where);
+  auto arguments = string_member(item, custom ? "input" : "arguments", where);
   if (!arguments) return refuse(arguments.error());
-  messages.add_call(*id, *name, *arguments);
+  input.messages.add_call(*id, *name, custom ? Json::object({{"input", *arguments}}) : Json(*arguments));
   return {};
 }
 
-ApiResult<Json> read_input(const Json& body) {
-  ChatMessages messages;
+Done add_output(const Json& item, const std::string& where, ChatInput& input) {
+  auto id = string_member(item, "call_id", where);
+  if (!id) return refuse(id.error());
+  const Json* output = find_member(item, "output");
+  auto text = text_of(output == nullptr ? Json() : *output, where + ".output");
+  if (!text) return refuse(text.error());
+  input.messages.add_result(*id, std::move(*text));
+  return {};
+}
+
+/// What OpenAI's own tools leave behind in a conversation. Nothing that runs here has made it or can read it.
+constexpr std::array kHostedItems{"web_search_call",
+                                  "file_search_call",
+                                  "code_interpreter_call",
+                                  "image_generation_call",
+                                  "computer_call",
+                                  "computer_call_output",
+                                  "local_shell_call",
+                                  "local_shell_call_output",
+                                  "shell_call",
+                                  "shell_call_output",
+                                  "apply_patch_call",
+                                  "apply_patch_call_output",
+                                  "tool_search_call",
+                                  "tool_search_output",
+                                  "mcp_list_tools",
+                                  "mcp_call",
+                                  "mcp_approval_request",
+                                  "mcp_approval_response",
+                                  "compaction"};
+
+Done add_item(const Json& item, const std::string& where, ChatInput& input) {
+  if (!item.is_object()) return wrong(where, fmt::format("expected an object, found {}", type_name(item)));
+  const Json* type = find_member(item, "type");
+  if (type == nullptr || *type == "message") return add_message(item, where, input.messages);
+  if (*type == "reasoning") return add_reasoning(item, where, input);
+  if (*type == "function_call") return add_call(item, where, false, input);
+  if (*type == "custom_tool_call") return add_call(item, where, true, input);
+  if (*type == "function_call_output" || *type == "custom_tool_call_output")
+    return add_output(item, where, input);
+  if (type->is_string() &&
+      std::find(kHostedItems.begin(), kHostedItems.end(), type->get<std::string>()) != kHostedItems.end()) {
+    input.ignored.push_back(fmt::format("{} ({})", where, type->get<std::string>()));
+    return {};
+  }
+  return wrong(
+      where + ".type",
+      fmt::format("expected message, reasoning, function_call, custom_tool_call or an output of these, "
+                  "found {}",
+                  word(*type)));
+}
+
+Done read_input(const Json& body, ChatBody& chat) {
+  ChatInput read;
   if (const Json* instructions = find_member(body, "instructions"); is_present(instructions)) {
     auto text = text_of(*instructions, "instructions");
     if (!text) return refuse(text.error());
-    messages.add("system", std::move(*text));
+    read.messages.add("system", std::move(*text));
   }
   const Json* input = find_member(body, "input");
   if (!is_present(input)) return wrong("input", "is missing");
   if (input->is_string()) {
-    messages.add("user", input->get<std::string>());
-    return messages.take();
-  }
-  if (!input->is_array() || input->empty()) {
+    read.messages.add("user", input->get<std::string>());
+  } else if (!input->is_array() || input->empty()) {
     return wrong("input", fmt::format("expected a string or a list of items, found {}",
                                       input->is_array() ? "none" : type_name(*input)));
-  }
-  for (size_t i = 0; i < input->size(); ++i) {
-    if (auto added = add_item((*input)[i], fmt::format("input[{}]", i), messages); !added)
-      return refuse(added.error());
-  }
-  return messages.take();
-}
-
-Done read_tools(const Json& body, ChatBody& chat) {
-  const Json* tools = find_member(body, "tools");
-  if (!is_present(tools)) return {};
-  if (!tools->is_array()) return wrong("tools", fmt::format("expected a list, found {}", type_name(*tools)));
-  Json functions = Json::array();
-  for (size_t i = 0; i < tools->size(); ++i) {
-    const Json& tool = (*tools)[i];
-    const std::string where = fmt::format("tools[{}]", i);
-    auto type = string_member(tool, "type", where);
-    if (!type) return refuse(type.error());
-    if (*type != "function") {
-      // What OpenAI runs itself (web_search …) nobody runs here; the model does not hear of it.
-      chat.ignored.push_back(fmt::format("{} ({})", where, *type));
-      continue;
+  } else {
+    for (size_t i = 0; i < input->size(); ++i) {
+      if (auto added = add_item((*input)[i], fmt::format("input[{}]", i), read); !added) return added;
     }
-    Json function = tool;
-    function.erase("type");
-    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
-  if (!functions.empty()) chat.body["tools"] = std::move(functions);
+  read.put_into(chat);
   return {};
 }
 
-Done read_tool_choice(const Json& body, ChatBody& chat) {
-  const Json* choice = find_member(body, "tool_choice");
-  if (!is_present(choice) || *choice == "auto") return {};
-  const Json* type = find_member(*choice, "type");
-  if (type == nullptr) {
-    chat.body["tool_choice"] = *choice;
-    return {};
-  }
-  if (*type != "function")
-    return wrong("tool_choice.type", fmt::format("expected function, found {}", word(*type)));
-  auto name = string_member(*choice, "name", "tool_choice");
-  if (!name) return refuse(name.error());
-  chat.body["tool_choice"] = {{"type", "function"}, {"function", Json::object({{"name", *name}})}};
-  return {};
-}
-
-Done read_text_format(const Json& body, ChatBody& chat) {
+Done read_text(const Json& body, ChatBody& chat) {
   const Json* text = find_member(body, "text");
-  const Json* format = text == nullptr ? nullptr : find_member(*text, "format");
+  if (!is_present(text)) return {};
+  if (is_present(find_member(*text, "verbosity"))) chat.ignored.emplace_back("text.verbosity");
+  const Json* format = find_member(*text, "format");
   if (!is_present(format)) return {};
   auto type = string_member(*format, "type", "text.format");
   if (!type) return refuse(type.error());
@@ -178,7 +173,44 @@ Done read_text_format(const Json& body, ChatBody& chat) {
   return {};
 }
 
-/// Members that are read above, or that ask for what is done anyway: hints to caches, nothing stored.
+/// What is asked for only unless it has one of the values that are met anyway.
+void name_unmet(const Json& value, const std::string& name, std::initializer_list<Json> met, ChatBody& chat) {
+  if (!value.is_null() && std::find(met.begin(), met.end(), value) == met.end()) chat.ignored.push_back(name);
+}
+
+Done read_reasoning(const Json& body, ChatBody& chat) {
+  const Json* reasoning = find_member(body, "reasoning");
+  if (!is_present(reasoning)) return {};
+  if (!reasoning->is_object()) {
+    return wrong("reasoning", fmt::format("expected an object, found {}", type_name(*reasoning)));
+  }
+  for (const auto& [name, value] : reasoning->items()) {
+    if (name == "effort") {
+      if (!value.is_null()) chat.body["reasoning_effort"] = value;
+    } else {
+      // Thoughts are told themselves; nobody here sums them up, so a summary of any kind is none.
+      name_unmet(value, fmt::format("reasoning.{}", name), {"auto"}, chat);
+    }
+  }
+  return {};
+}
+
+Done read_include(const Json& body, ChatBody& chat) {
+  const Json* include = find_member(body, "include");
+  if (!is_present(include)) return {};
+  if (!include->is_array()) {
+    return wrong("include", fmt::format("expected a list, found {}", type_name(*include)));
+  }
+  for (size_t i = 0; i < include->size(); ++i) {
+    const Json& one = (*include)[i];
+    if (!one.is_string()) return wrong(fmt::format("include[{}]", i), "expected a string");
+    if (one != kEncryptedThoughts)
+      chat.ignored.push_back(fmt::format("include[{}] ({})", i, one.get<std::string>()));
+  }
+  return {};
+}
+
+/// Members that are read above, or that ask for nothing: labels, and hints to caches.
 constexpr std::array kRead{"input",
                            "instructions",
                            "tools",
@@ -189,8 +221,10 @@ constexpr std::array kRead{"input",
                            "include",
                            "store",
                            "metadata",
+                           "client_metadata",
                            "stream_options",
                            "prompt_cache_key",
+                           "prompt_cache_retention",
                            "user",
                            "safety_identifier",
                            "truncation",
@@ -201,10 +235,31 @@ constexpr std::array kRead{"input",
                            "top_logprobs",
                            "parallel_tool_calls"};
 
+void read_plain_members(const Json& body, ChatBody& chat) {
+  for (const auto& [name, value] : body.items()) {
+    if (std::find(kRead.begin(), kRead.end(), std::string_view(name)) != kRead.end()) continue;
+    chat.body.get_ref<Json::object_t&>().emplace_back(name, value);  // [] would look for it
+  }
+  const auto member = [&](const char* name) {
+    const Json* value = find_member(body, name);
+    return value == nullptr ? Json() : *value;
+  };
+  if (const Json parallel = member("parallel_tool_calls"); !parallel.is_null() && parallel != true) {
+    chat.body["parallel_tool_calls"] = parallel;
+  }
+  if (Json most = member("max_output_tokens"); !most.is_null()) {
+    chat.body["max_completion_tokens"] = std::move(most);
+  }
+  name_unmet(member("store"), "store", {false}, chat);
+  name_unmet(member("truncation"), "truncation", {"disabled"}, chat);
+  name_unmet(member("top_logprobs"), "top_logprobs", {0}, chat);
+}
+
 }  // namespace
 
-ApiResult<ChatBody> chat_body_of_responses(const Json& body) {
-  ChatBody chat;
+ApiResult<ResponsesBody> chat_body_of_responses(const Json& body) {
+  ResponsesBody read;
+  ChatBody& chat = read.chat;
   for (const char* name : {"previous_response_id", "conversation", "prompt"}) {
     if (is_present(find_member(body, name))) {
       return wrong(name, "is not supported: responses are not stored, send the whole input");
@@ -214,32 +269,14 @@ ApiResult<ChatBody> chat_body_of_responses(const Json& body) {
       is_present(background) && *background != false) {
     return wrong("background", "is not supported: responses are not stored");
   }
-  for (const auto& [name, value] : body.items()) {
-    if (std::find(kRead.begin(), kRead.end(), std::string_view(name)) != kRead.end()) continue;
-    chat.body.get_ref<Json::object_t&>().emplace_back(name, value);  // [] would look for it
+  read_plain_members(body, chat);
+  for (const auto part : {read_input, read_text, read_reasoning, read_include}) {
+    if (auto done = part(body, chat); !done) return refuse(done.error());
   }
-  auto messages = read_input(body);
-  if (!messages) return refuse(messages.error());
-  chat.body["messages"] = std::move(*messages);
-  for (const auto read : {read_tools, read_tool_choice, read_text_format}) {
-    if (auto done = read(body, chat); !done) return refuse(done.error());
-  }
-  if (const Json* parallel = find_member(body, "parallel_tool_calls");
-      is_present(parallel) && *parallel != true) {
-    chat.body["parallel_tool_calls"] = *parallel;
-  }
-  if (const Json* reasoning = find_member(body, "reasoning"); reasoning != nullptr) {
-    if (const Json* effort = find_member(*reasoning, "effort"); is_present(effort)) {
-      chat.body["reasoning_effort"] = *effort;
-    }
-  }
-  if (const Json* most = find_member(body, "max_output_tokens"); is_present(most)) {
-    chat.body["max_completion_tokens"] = *most;
-  }
-  if (const Json* top = find_member(body, "top_logprobs"); is_present(top) && *top != 0) {
-    chat.ignored.push_back("top_logprobs");
-  }
-  return chat;
+  auto calls = read_response_tools(body, chat);
+  if (!calls) return refuse(calls.error());
+  read.calls = std::move(*calls);
+  return read;
 }
 
 }  // namespace tercet

@@ -50,7 +50,7 @@ class Collected final : public Exchange {
     TERCET_CHECK(parse_json(response.body).has_value());
     ended_ = true;
   }
-  void begin_stream(HttpHeaders) override {
+  void begin_stream(std::function<std::string()>) override {
     TERCET_CHECK(!ended_ && !streaming_);
     streaming_ = true;
   }

@@ -29,9 +29,10 @@ class TestExchange final : public Exchange {
     response = std::move(given);
     finish();
   }
-  void begin_stream(HttpHeaders) override {
+  void begin_stream(std::function<std::string()> idle) override {
     EXPECT_FALSE(streaming);
     streaming = true;
+    keep_alive = std::move(idle);
   }
   void write(std::string text) override {
     EXPECT_TRUE(streaming && !ended);
@@ -60,6 +61,7 @@ class TestExchange final : public Exchange {
 
   HttpResponse response;
   std::string stream;
+  std::function<std::string()> keep_alive;  // of the stream, until it ends
   bool streaming = false;
   bool ended = false;
 
@@ -67,6 +69,7 @@ class TestExchange final : public Exchange {
   void finish() {
     ended = true;
     leave_ = nullptr;
+    keep_alive = nullptr;
   }
 
   std::mutex mutex_;
