@@ -237,6 +237,43 @@ def test_bad_requests(server, case):
     assert message in error["message"] and error["param"] == param
 
 
+PROTOCOLS = {  # path, and a request for a text
+    "chat": ("/v1/chat/completions", lambda text: {"messages": user(text)}),
+    "completion": ("/v1/completions", lambda text: {"prompt": text}),
+    "response": ("/v1/responses", lambda text: {"input": text}),
+    "message": ("/v1/messages", lambda text: {"messages": user(text), "max_tokens": 1}),
+}
+IMAGES = {"chat": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+          "response": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+          "message": {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}],
+                      "max_tokens": 1}}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_refuses_and_warns_alike(server, protocol):
+    path, request = PROTOCOLS[protocol]
+
+    def refused(body):
+        response = server.post(path, body)
+        error = response.json()["error"]
+        assert response.status_code == 400 and error["type"] == "invalid_request_error"
+        assert protocol == "message" or set(error) == {"message", "type", "param", "code"}
+        assert protocol != "message" or response.json()["type"] == "error"
+        return error
+
+    error = refused(request(FILLER * 900))
+    assert "32768 tokens" in error["message"] and re.search(r"your prompt has \d{5} tokens", error["message"])
+    assert protocol == "message" or error["code"] == "context_length_exceeded"
+    assert "temperature: expected a number" in refused({**request("x"), "temperature": "hot"})["message"]
+    assert "expected" in refused({**request("x"), next(iter(request("x"))): []})["message"] or protocol == "completion"
+    broken = httpx.post(server.url + path, content=b'{"messages": [')
+    assert broken.status_code == 400 and "not valid JSON" in broken.json()["error"]["message"]
+    if protocol in IMAGES:
+        assert "image" in refused(IMAGES[protocol])["message"]
+    answer = server.post(path, {**request("Define river."), "mirostat": 2, "dry_base": 1}).json()
+    assert answer["warnings"] == ["mirostat", "dry_base"]
+
+
 def test_prompts_that_are_too_long_name_both_numbers(chat):
     with pytest.raises(openai.BadRequestError) as caught:
         chat(FILLER * 900)

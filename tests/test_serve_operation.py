@@ -60,6 +60,10 @@ def test_strict_names_and_fields(guarded):
     key = {"Authorization": "Bearer given"}
     response = guarded.post("/v1/chat/completions", {"messages": user("x"), "mirostat": 2}, headers=key)
     assert response.status_code == 400 and response.json()["error"]["param"] == "mirostat"
+    for path, asked in [("/v1/completions", {"prompt": "x"}), ("/v1/responses", {"input": "x"}),
+                        ("/v1/messages", {"messages": user("x"), "max_tokens": 1})]:
+        response = guarded.post(path, {**asked, "mirostat": 2}, headers=key)
+        assert response.status_code == 400 and "mirostat" in response.json()["error"]["message"], path
     asked = {"model": "two", "messages": user("What is 9 + 8?"), "temperature": 0, "reasoning_effort": "low"}
     message = guarded.post("/v1/chat/completions", asked, headers=key).json()["choices"][0]["message"]
     assert message["reasoning"] == message["reasoning_content"] != ""
