@@ -206,12 +206,13 @@ TEST(ResponsesRequest, IsLinearInWhatItHolds) {
   Json input = Json::array();
   for (int i = 0; i < kMany; ++i) input.push_back({{"role", "assistant"}, {"content", "abcd"}});
   body["input"] = std::move(input);
-  const auto chat = chat_body_of_responses(body);
-  ASSERT_TRUE(chat) << chat.error().message;
-  EXPECT_EQ(chat->body.size(), size_t{kMany} + 2);
-  EXPECT_EQ(chat->body["x299999"], kMany - 1);
-  ASSERT_EQ(chat->body["messages"].size(), 1u);
-  EXPECT_EQ(chat->body["messages"][0]["content"].get_ref<const std::string&>().size(), size_t{4} * kMany);
+  const auto read = chat_body_of_responses(body);
+  ASSERT_TRUE(read) << read.error().message;
+  const Json& chat = read->chat.body;
+  EXPECT_EQ(chat.size(), size_t{kMany} + 2);
+  EXPECT_EQ(chat["x299999"], kMany - 1);
+  ASSERT_EQ(chat["messages"].size(), 1u);
+  EXPECT_EQ(chat["messages"][0]["content"].get_ref<const std::string&>().size(), size_t{4} * kMany);
 }
 
 TEST(MessagesRequest, BlocksBecomeMessages) {
