@@ -329,6 +329,15 @@ def test_echo_gives_the_prompt_its_log_probabilities(client, server):
     assert [entry[str(i)]["logprob"] for entry, i in zip(listed[1:], ids[1:])] == read.logprobs.token_logprobs[1:]
 
 
+def test_log_probabilities_of_prompts_are_bounded(server):
+    body = {"prompt": [[5] * 4000], "max_tokens": 0, "prompt_logprobs": 128}
+    refused = server.post("/v1/completions", body)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt_logprobs"
+    assert "512000 log-probabilities of prompts are wanted at once, at most 262144" in refused.json()["error"]["message"]
+    told = server.post("/v1/completions", body | {"prompt_logprobs": 20}).json()["choices"][0]["prompt_logprobs"]
+    assert len(told) == 4000 and told[0] is None and len(told[1]) in (20, 21)
+
+
 def test_several_prompts(client, server):
     prompts = ["A river is", "Winter is", "Money is"]
     together = client.completions.create(model="hy3-tiny", prompt=prompts, max_tokens=5, temperature=0, n=2)

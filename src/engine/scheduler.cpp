@@ -12,6 +12,9 @@ namespace {
 int32_t size(const Sequence& sequence) { return static_cast<int32_t>(sequence.tokens.size()); }
 int32_t lacking(const Sequence& sequence) { return size(sequence) - sequence.computed; }
 
+/// Tokens before a row at which attention to them takes about as long as the rest of its work.
+constexpr int64_t kHeavyDepth = 4096;
+
 template <class Sequences>
 auto& lookup(Sequences& running, Sequences& waiting, SequenceId id) {
   if (const auto it = running.find(id); it != running.end()) return it->second;
@@ -40,6 +43,8 @@ void Scheduler::add(Sequence sequence) {
 Schedule Scheduler::next() {
   Schedule schedule;
   plan_single_rows(schedule);
+  // Who decodes waits for the whole step.
+  rows_weigh_ = !schedule.slices.empty();
   // At least 1 where a sequence runs that lacks more than one row, or another may run: max_rows is no less
   // than max_sequences.
   const int32_t left = options_.max_rows - static_cast<int32_t>(schedule.slices.size());
@@ -67,9 +72,7 @@ void Scheduler::plan_single_rows(Schedule& schedule) {
 void Scheduler::plan_prompts(int32_t budget, Schedule& schedule) {
   for (const auto& [id, sequence] : running_) {
     if (lacking(sequence) == 1 || budget == 0) continue;
-    const int32_t rows = std::min(budget, lacking(sequence));
-    add_slice(sequence, rows, schedule);
-    budget -= rows;
+    budget -= add_prompt_slice(sequence, budget, schedule);
   }
   while (budget > 0 && running() < options_.max_sequences && !waiting_.empty()) {
     const int32_t rows = admit(budget, schedule);
@@ -107,10 +110,19 @@ int32_t Scheduler::admit(int32_t budget, Schedule& schedule) {
   if (prefix->copy) schedule.copies.push_back({.from = prefix->copy->from, .to = prefix->copy->to});
   sequence.computed = prefix->tokens;
   if (sequence.cached < 0) sequence.cached = prefix->tokens;
-  const int32_t rows = std::min(budget, lacking(sequence));
-  add_slice(sequence, rows, schedule);
+  const int32_t spent = add_prompt_slice(sequence, budget, schedule);
   running_.insert(running_.end(), waiting_.extract(waiting_.begin()));
-  return rows;
+  return spent;
+}
+
+/// As many rows as the budget pays; what they cost of it. Beside decoding, deep rows cost more, so that a
+/// step takes about as long at the end of a long prompt as at its beginning.
+int32_t Scheduler::add_prompt_slice(const Sequence& sequence, int32_t budget, Schedule& schedule) const {
+  const int64_t weight = rows_weigh_ ? kHeavyDepth + sequence.computed : kHeavyDepth;
+  const int64_t affordable = std::max<int64_t>(1, (budget * kHeavyDepth + weight / 2) / weight);
+  const int64_t rows = std::min<int64_t>(affordable, lacking(sequence));
+  add_slice(sequence, static_cast<int32_t>(rows), schedule);
+  return static_cast<int32_t>(std::min<int64_t>(budget, rows * weight / kHeavyDepth));
 }
 
 void Scheduler::add_slice(const Sequence& sequence, int32_t rows, Schedule& schedule) const {

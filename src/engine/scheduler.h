@@ -83,6 +83,7 @@ class Scheduler {
   int32_t admit(int32_t budget, Schedule& schedule);
   static std::span<const int32_t> reusable(const Sequence& sequence);
   bool awaits_prefix(const Sequence& sequence) const;
+  int32_t add_prompt_slice(const Sequence& sequence, int32_t budget, Schedule& schedule) const;
   void add_slice(const Sequence& sequence, int32_t rows, Schedule& schedule) const;
   void preempt(Sequences::iterator newest);
 
@@ -91,6 +92,7 @@ class Scheduler {
   Sequences running_;
   Sequences waiting_;
   uint64_t preemptions_ = 0;
+  bool rows_weigh_ = false;  // in the step that is planned: somebody decodes
 };
 
 }  // namespace tercet

@@ -63,6 +63,28 @@ TEST(Scheduler, PromptsComeInChunksAfterSingleRows) {
   EXPECT_THAT(summary(step(scheduler)), ElementsAre("1:8+1!", "2:26+1!", "3:5+1!"));
 }
 
+TEST(Scheduler, DeepRowsAreFewerBesideDecoding) {
+  for (const bool decoding : {false, true}) {
+    Scheduler scheduler({.pages = 400, .max_rows = 513, .max_sequences = 2, .max_prompt_rows = 512});
+    if (decoding) {
+      scheduler.add(sequence(1, 50000, 5));
+      step(scheduler);
+    }
+    scheduler.add(sequence(2, 0, 20000));
+    std::vector<int32_t> rows;
+    for (bool last = false; !last;) {
+      const Schedule schedule = step(scheduler);
+      ASSERT_EQ(schedule.slices.size(), decoding ? 2u : 1u);
+      rows.push_back(schedule.slices.back().rows);
+      last = schedule.slices.back().last;
+    }
+    EXPECT_EQ(rows[0], 512);
+    EXPECT_EQ(rows[1], decoding ? 455 : 512);  // 512 · 4096 / (4096 + 512)
+    EXPECT_EQ(rows[rows.size() - 2], decoding ? 88 : 512);
+    EXPECT_EQ(std::accumulate(rows.begin(), rows.end(), 0), 20000);
+  }
+}
+
 TEST(Scheduler, PromptRowsHaveTheirOwnLimit) {
   Scheduler scheduler({.pages = 16, .max_rows = 10, .max_sequences = 3, .max_prompt_rows = 2});
   scheduler.add(sequence(1, 0, 3));

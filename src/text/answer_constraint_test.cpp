@@ -575,10 +575,9 @@ TEST(AnswerConstraint, BoundsWhatToolsBring) {
                   std::string(1 << 20, 'x'));
   for (int i = 0; i < 60; ++i)
     copies += fmt::format(R"({}"p{}": {{"$ref": "#/$defs/a"}})", i == 0 ? "" : ", ", i);
-  EXPECT_THAT(
-      error_of(with_parameters(copies + "}}", false)),
-      StartsWith(
-          "the schemas of tools and response_format are too large: at most 4194304 bytes in all, found 5"));
+  EXPECT_THAT(error_of(with_parameters(copies + "}}", false)),
+              StartsWith("the schemas of tools and response_format are too large: at most 4194304 bytes in "
+                         "all, found 4205272"));
   const Json large = {{"structured_outputs", {{"json", {{"const", std::string(5 << 20, 'x')}}}}}};
   EXPECT_THAT(error_of(large),
               StartsWith("the schemas of tools and response_format are too large: at most 4194304"));
@@ -586,10 +585,10 @@ TEST(AnswerConstraint, BoundsWhatToolsBring) {
 
 TEST(AnswerConstraint, ListsOfThousandsAreFollowed) {
   Json many = Json::array();
-  for (int i = 0; i < 20'000; ++i) many.push_back(fmt::format("value{}", i));
+  for (int i = 0; i < 5'000; ++i) many.push_back(fmt::format("value{}", i));
   const AnswerConstraint choice = compiled({{"structured_outputs", {{"choice", many}}}});
-  EXPECT_EQ(outcome(choice.copy(), "value19999"), "");
-  EXPECT_NE(outcome(choice.copy(), "value20000"), "");
+  EXPECT_EQ(outcome(choice.copy(), "value4999"), "");
+  EXPECT_NE(outcome(choice.copy(), "value5000"), "");
   const Json parameters{{"properties", {{"a", {{"type", "string"}, {"enum", many}}}}}, {"required", {"a"}}};
   const AnswerConstraint call = compiled(with_parameters(to_json_text(parameters), true));
   const std::string answer =
