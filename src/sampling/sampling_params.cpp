@@ -51,14 +51,14 @@ Result<void> check_bias(const std::vector<LogitBias>& biases, int32_t vocabulary
 }
 
 Result<void> check_stops(const SamplingParams& p, int32_t vocabulary) {
-  if (p.stop.size() > kMaxStops) return fail("at most {} stop strings, not {}", kMaxStops, p.stop.size());
+  if (p.stop.size() > kMaxStops) return fail("stop: at most {} strings, not {}", kMaxStops, p.stop.size());
   for (const std::string& stop : p.stop) {
     if (stop.empty() || stop.size() > kMaxStopBytes) {
-      return fail("a stop string must have from 1 to {} bytes, not {}", kMaxStopBytes, stop.size());
+      return fail("stop: a string must have from 1 to {} bytes, not {}", kMaxStopBytes, stop.size());
     }
   }
   if (p.stop_tokens.size() > kMaxStopTokens) {
-    return fail("at most {} stop tokens, not {}", kMaxStopTokens, p.stop_tokens.size());
+    return fail("stop_token_ids: at most {}, not {}", kMaxStopTokens, p.stop_tokens.size());
   }
   for (const int32_t token : p.stop_tokens) TERCET_TRY_VOID(check_token("stop_tokens", token, vocabulary));
   return {};

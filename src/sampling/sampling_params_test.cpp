@@ -105,14 +105,14 @@ TEST(SamplingParams, RefusesBadStops) {
   EXPECT_EQ(error_of([](SamplingParams& p) {
               p.stop = {"a", ""};
             }),
-            "a stop string must have from 1 to 1024 bytes, not 0");
+            "stop: a string must have from 1 to 1024 bytes, not 0");
   EXPECT_EQ(error_of([](SamplingParams& p) { p.stop = {std::string(1025, 'x')}; }),
-            "a stop string must have from 1 to 1024 bytes, not 1025");
-  EXPECT_EQ(error_of([](SamplingParams& p) { p.stop.assign(65, "x"); }), "at most 64 stop strings, not 65");
+            "stop: a string must have from 1 to 1024 bytes, not 1025");
+  EXPECT_EQ(error_of([](SamplingParams& p) { p.stop.assign(65, "x"); }), "stop: at most 64 strings, not 65");
   EXPECT_EQ(error_of([](SamplingParams& p) { p.stop_tokens = {100}; }),
             "stop_tokens: token 100 is not in the vocabulary of 100");
   EXPECT_EQ(error_of([](SamplingParams& p) { p.stop_tokens.assign(1025, 1); }),
-            "at most 1024 stop tokens, not 1025");
+            "stop_token_ids: at most 1024, not 1025");
 }
 
 TEST(SamplingParams, RefusesBadCounts) {
