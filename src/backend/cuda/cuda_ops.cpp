@@ -34,7 +34,8 @@ class CudaOps final : public Ops {
         launcher_(stream_.get(), !options.plain, !options.plain && device.major >= 9),
         input_(held_),
         packer_(launcher_, held_),
-        products_(launcher_, held_, options.plain),
+        products_(launcher_, held_, options.plain,
+                  options.plain || device.major != 9 ? 0 : device.processors),
         evaluation_(launcher_, held_),
         angles_(launcher_, held_),
         partials_(launcher_, held_) {
@@ -219,7 +220,7 @@ class CudaOps final : public Ops {
              Routes routes) override {
     TERCET_CHECK_EQ(own(router).parts.size(), size_t{1});
     check_product(h, router, router.n);
-    products_.route(own(step).failed, h, own(router).parts.front().weights, bias, params, routes);
+    products_.route(own(step).failed, h, own(router), bias, params, routes);
     done();
   }
 

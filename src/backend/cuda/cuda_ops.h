@@ -24,6 +24,7 @@ struct CudaDevice {
   int64_t memory = 0;        // bytes
   int64_t free = 0;          // bytes, now
   int32_t driver = 0;        // the newest CUDA that the driver knows: 13000 is 13.0
+  int32_t processors = 0;    // multiprocessors
 };
 
 /// Errors: this program was built without CUDA; no driver, or one too old; no such device; a device for which

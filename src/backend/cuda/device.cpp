@@ -25,6 +25,7 @@ Result<CudaDevice> cuda_device(int device) {
   out.name = properties.name;
   out.major = properties.major;
   out.minor = properties.minor;
+  out.processors = properties.multiProcessorCount;
   check(cudaSetDevice(device));
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total));

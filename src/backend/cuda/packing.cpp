@@ -94,7 +94,18 @@ Packer::Packer(Launcher& launcher, int64_t& held)
       staging_(launcher, held),
       wide_(launcher, held),
       units_(launcher, held),
-      flags_(launcher, held) {}
+      flags_(launcher, held),
+      wild_(sizeof(int32_t), held) {
+  check(cudaMemset(wild_.get(), 0, sizeof(int32_t)));
+}
+
+bool Packer::tame() {
+  int32_t wild = 0;
+  launcher_.wait();
+  check(cudaMemcpy(&wild, wild_.get(), sizeof wild, cudaMemcpyDeviceToHost));
+  check(cudaMemset(wild_.get(), 0, sizeof wild));
+  return wild == 0;
+}
 
 void Packer::copy(void* to, const void* from, int64_t bytes) {
   check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, launcher_.stream()));
@@ -112,6 +123,7 @@ void Packer::fill(const Weights& to, int64_t first, const MatrixData& data) {
   copy(staging, data.values, values);
   copy(staging + aligned(values), data.scales, scales);
   copy(staging + aligned(values) + aligned(scales), data.biases, scales);
+  p.wild = reinterpret_cast<int32_t*>(wild_.get());
   p.to = to;
   p.row_bytes = data.value_row_bytes();
   p.n = static_cast<int32_t>(data.n);
@@ -179,6 +191,7 @@ std::unique_ptr<PackedLinear> Packer::linear(std::span<const MatrixData> parts) 
   places.assign(merged);
   for (size_t i = 0; i < merged.size(); ++i) out->parts[i].weights = merged[i];
   for (size_t i = 0; i < parts.size(); ++i) fill(merged[owner[i]], offset[i], parts[i]);
+  out->tame = tame();
   return out;
 }
 
@@ -266,6 +279,7 @@ std::unique_ptr<PackedExperts> Packer::experts(std::span<const MatrixData> gate,
     fill(ups[e], 0, up[e]);
     fill(outer[e], 0, down[e]);
   }
+  out->tame = tame();
   return out;
 }
 

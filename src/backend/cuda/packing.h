@@ -20,6 +20,7 @@ struct Part {
 struct PackedLinear final : Linear {
   DeviceBytes memory;
   std::vector<Part> parts;
+  bool tame = false;  // PackParams::wild
 };
 
 struct PackedTable final : Table {
@@ -43,6 +44,7 @@ struct PackedExperts final : Experts {
   const Weights* down = nullptr;
   int64_t least_group = 0;  // of all
   bool alike = false;
+  bool tame = false;  // as PackedLinear
   AlikeExperts same;
 };
 
@@ -63,10 +65,13 @@ class Packer {
   void fill(const Weights& to, int64_t first, const MatrixData& data);
   void fill_floats(const Weights& to, int64_t first, const MatrixData& data);
   void copy(void* to, const void* from, int64_t bytes);
+  /// Whether what was packed since the last call is.
+  bool tame();
 
   Launcher& launcher_;
   int64_t& held_;
   Scratch staging_, wide_, units_, flags_;
+  DeviceBytes wild_;
 };
 
 }  // namespace tercet::cuda

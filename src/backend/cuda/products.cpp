@@ -1,8 +1,11 @@
 #include "backend/cuda/products.h"
 
+#include <optional>
+
 #include "backend/cuda/kernels/pairs.h"
 #include "backend/cuda/kernels/product.h"
 #include "backend/cuda/kernels/product_few.h"
+#include "backend/cuda/kernels/product_many.h"
 #include "backend/cuda/kernels/product_row.h"
 #include "backend/cuda/kernels/router.h"
 #include "backend/cuda/kernels/rows.h"
@@ -21,9 +24,17 @@ bool same_rounding(const Weights& a, const Weights& b) {
 
 /// Up to here every pair of a row and an expert reads its expert's weights by itself.
 constexpr int64_t kLonePairs = 64;
+/// From here on a dense product goes to product_many().
+constexpr int64_t kManyRows = 48;
+
+/// Rows that product_many() takes at a time, for so many on average.
+int32_t together(int64_t rows, const Weights& w) {
+  if (rows <= 12) return 16;
+  return rows <= 32 || w.planes == 2 ? kMostTogetherOfTwoPlanes : kMostTogether;
+}
 
 /// The kernel for that many rows.
-void run_product(Launcher& launcher, const FewProductParams& p) {
+void run_few(Launcher& launcher, const FewProductParams& p) {
   const int rows = p.which != nullptr ? 1 : p.rows;
   if (p.items == nullptr && row_fits(p.weights, rows, p.swiglu != 0)) {
     product_row(launcher, p);
@@ -34,23 +45,21 @@ void run_product(Launcher& launcher, const FewProductParams& p) {
 
 }  // namespace
 
-struct Products::Items {
-  const PairItem* items;
-  const int32_t* total;
-  const int32_t* sorted;
-  int32_t most;  // that there can be
-};
-
-Products::Products(Launcher& launcher, int64_t& held, bool plain)
+Products::Products(Launcher& launcher, int64_t& held, bool plain, int processors)
     : launcher_(launcher),
       plain_(plain),
+      processors_(processors),
       norm_planes_(launcher, held),
       norm_units_(launcher, held),
+      norm_halves_(launcher, held),
+      norm_sums_(launcher, held),
       unfit_(launcher, held),
       numbers_(launcher, held),
       units_(launcher, held),
       planes_(launcher, held),
       plane_units_(launcher, held),
+      halves_(launcher, held),
+      sums_(launcher, held),
       rest_(launcher, held),
       y_(launcher, held),
       sorted_(launcher, held),
@@ -69,20 +78,28 @@ void Products::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
   p.eps = eps;
   const bool round =
       !plain_ && weight.data != nullptr && x.cols % kBlock == 0 && x.cols / kBlock <= kMaxGroups;
+  const bool in_place = x.cols <= kHeldRow;
+  const bool halves = round && in_place && processors_ > 0 && x.rows > kRowRows;
+  const bool planes = round && (!halves || x.rows < kManyRows);
+  if (planes) p.rounded = room(norm_planes_, norm_units_, x.rows, x.cols, Form::planes);
+  if (halves) {
+    const Rounded more = room(norm_halves_, norm_sums_, x.rows, x.cols, Form::halves);
+    p.rounded.halves = more.halves;
+    p.rounded.sums = more.sums;
+    p.rounded.leaf_units = more.leaf_units;
+  }
   if (round) {
-    p.rounded.planes = norm_planes_.get<int8_t>(x.rows * 2 * x.cols);
-    p.rounded.units = norm_units_.get<UnitSum>(x.rows * (x.cols / kBlock));
     p.unfit = unfit_.get<uint8_t>(x.rows);
     p.leaves = narrow(leaf_count(x.cols / kBlock));
   }
-  if (round && x.cols <= kHeldRow) {
+  if (round && in_place) {
     norm_and_round(launcher_, p);
   } else {
     cuda::norm(launcher_, p);
   }
   if (weight.data == nullptr) return;
   written(h);
-  if (round) rounded_ = {h.data, x.rows, x.cols};
+  if (round) held_ = {h, planes, halves};
 }
 
 void Products::norm_into(const float* x, int64_t ldx, int64_t rows, Vector weight, float eps, float* h,
@@ -100,25 +117,48 @@ void Products::norm_into(const float* x, int64_t ldx, int64_t rows, Vector weigh
 }
 
 void Products::written(Rows rows) {
+  const Rows& held = held_.rows;
   const float* end = rows.data + rows.rows * rows.cols;
-  const float* held_end = rounded_.data + rounded_.rows * rounded_.cols;
-  if (rows.data < held_end && rounded_.data < end) rounded_ = {};
+  const float* held_end = held.data + held.rows * held.cols;
+  if (rows.data < held_end && held.data < end) held_ = {};
 }
 
-Products::Planes Products::planes_of(Rows h, uint8_t* failed, int64_t flag_div) {
-  if (rounded_.data == h.data && rounded_.cols == h.cols && rounded_.rows >= h.rows) {
-    return {{nullptr, norm_planes_.get<int8_t>(0), norm_units_.get<UnitSum>(0)}, unfit_.get<uint8_t>(0)};
+bool Products::many(int64_t rows, int64_t k, bool tame) const {
+  return processors_ > 0 && tame && rows >= kManyRows && k <= kHeldRow;
+}
+
+Rounded Products::room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form) {
+  Rounded out;
+  const int64_t groups = k / kBlock;
+  if (form == Form::planes) {
+    out.planes = numbers.get<int8_t>(rows * 2 * k);
+    out.units = units.get<UnitSum>(rows * groups);
+  } else {
+    out.halves = numbers.get<uint16_t>(rows * k);
+    out.sums = units.get<float>(rows * (groups + leaf_count(groups)));
+    out.leaf_units = out.sums + rows * groups;
+  }
+  return out;
+}
+
+Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div,
+                                Form form) {
+  const bool planes = form == Form::planes;
+  if (held_.holds(h, form)) {
+    Scratch& numbers = planes ? norm_planes_ : norm_halves_;
+    return {room(numbers, planes ? norm_units_ : norm_sums_, held_.rows.rows, h.cols, form), ids,
+            unfit_.get<uint8_t>(0)};
   }
   RoundParams p{};
   p.x = h.data;
+  p.ids = ids;
   p.failed = failed;
-  p.rounded.planes = planes_.get<int8_t>(h.rows * 2 * h.cols);
-  p.rounded.units = plane_units_.get<UnitSum>(h.rows * (h.cols / kBlock));
+  p.rounded = room(planes ? planes_ : halves_, planes ? plane_units_ : sums_, count, h.cols, form);
   p.weights.group = kBlock;
   p.weights.planes = 1;
   p.weights.leaves = narrow(leaf_count(h.cols / kBlock));
   p.ldx = h.cols;
-  p.rows = narrow(h.rows);
+  p.rows = narrow(count);
   p.k = narrow(h.cols);
   p.x_div = 1;
   p.flag_div = narrow(flag_div);
@@ -128,7 +168,15 @@ Products::Planes Products::planes_of(Rows h, uint8_t* failed, int64_t flag_div) 
   } else {
     round_rows(launcher_, p);
   }
-  return {p.rounded, nullptr};
+  return {p.rounded, nullptr, nullptr};
+}
+
+void Products::run(const FewProductParams& p, Form form) {
+  if (form == Form::planes) {
+    run_few(launcher_, p);
+  } else {
+    product_many(launcher_, p, together(p.rows, p.weights), processors_);
+  }
 }
 
 void Products::plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
@@ -162,28 +210,25 @@ void Products::plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const P
 
 void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
   const Part* before = nullptr;
-  bool rounded = false;
-  Planes planes;
+  const Form form = many(y.rows, h.cols, weights.tame) ? Form::halves : Form::planes;
+  std::optional<Ready> ready;
   for (const Part& part : weights.parts) {
-    // Rows that are wanted are few among those that are there, unless their planes are at hand.
-    const bool at_hand = rounded_.data == h.data && rounded_.cols == h.cols && rounded_.rows >= h.rows;
-    if (!fast(part.weights) || (ids != nullptr && !at_hand)) {
+    if (!fast(part.weights)) {
       plain_linear(failed, h, ids, part, before, y);
       before = &part;
       continue;
     }
-    if (!rounded) planes = planes_of(h, failed, 1);
+    if (!ready) ready = round(h, ids, y.rows, failed, 1, form);
     FewProductParams p{};
     p.weights = part.weights;
-    p.ids = ids;
-    p.unfit = planes.unfit;
+    p.ids = ready->ids;
+    p.unfit = ready->unfit;
     p.failed = failed;
     p.y = y.data + part.first;
-    p.x = planes.rows;
+    p.x = ready->rows;
     p.ldy = y.cols;
     p.rows = narrow(y.rows);
-    run_product(launcher_, p);
-    rounded = true;
+    run(p, form);
   }
   written(y);
 }
@@ -191,17 +236,18 @@ void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedL
 void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
   const Weights& w = weights.parts.front().weights;
   if (weights.parts.size() == 1 && fast(w) && a.cols % kTile == 0) {
-    const Planes planes = planes_of(h, failed, 1);
+    const Form form = many(h.rows, h.cols, weights.tame) ? Form::halves : Form::planes;
+    const Ready ready = round(h, nullptr, h.rows, failed, 1, form);
     FewProductParams p{};
     p.weights = w;
-    p.unfit = planes.unfit;
+    p.unfit = ready.unfit;
     p.failed = failed;
     p.y = a.data;
-    p.x = planes.rows;
+    p.x = ready.rows;
     p.ldy = a.cols;
     p.rows = narrow(a.rows);
     p.swiglu = 1;
-    run_product(launcher_, p);
+    run(p, form);
   } else {
     const Rows both{y_.get<float>(a.rows * 2 * a.cols), a.rows, 2 * a.cols};
     linear(failed, h, nullptr, weights, both);
@@ -210,8 +256,9 @@ void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Row
   written(a);
 }
 
-void Products::route(uint8_t* failed, Rows h, const Weights& router, Vector bias, RouterParams params,
+void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vector bias, RouterParams params,
                      Routes routes) {
+  const Weights& router = weights.parts.front().weights;
   TERCET_CHECK_LE(router.n, kMaxExperts);
   TERCET_CHECK_LE(params.chosen, kMaxChosen);
   const int64_t rows = 2 * h.rows;
@@ -220,9 +267,10 @@ void Products::route(uint8_t* failed, Rows h, const Weights& router, Vector bias
   p.x = h.data;
   p.failed = failed;
   p.rest = rest_.get<float>(h.rows * h.cols);
+  const Form form = many(h.rows, h.cols, weights.tame) ? Form::halves : Form::planes;
   if (fast(router)) {
-    p.rounded.planes = planes_.get<int8_t>(rows * 2 * h.cols);
-    p.rounded.units = plane_units_.get<UnitSum>(rows * router.groups());
+    const bool planes = form == Form::planes;
+    p.rounded = room(planes ? planes_ : halves_, planes ? plane_units_ : sums_, rows, h.cols, form);
   } else {
     p.rounded.numbers = numbers_.get<int16_t>(rows * h.cols);
     p.rounded.units = units_.get<UnitSum>(rows * router.groups());
@@ -245,7 +293,7 @@ void Products::route(uint8_t* failed, Rows h, const Weights& router, Vector bias
     product.x = p.rounded;
     product.ldy = router.n;
     product.rows = narrow(rows);
-    run_product(launcher_, product);
+    run(product, form);
   } else {
     ProductParams product{};
     product.y = logits;
@@ -275,22 +323,30 @@ bool Products::fast(const PackedExperts& experts) const {
   return experts.alike && fast(experts.same.gate_up) && fast(experts.same.down);
 }
 
-Products::Items Products::sorted_pairs(const Routes& routes, int64_t count) {
+void Products::run_items(FewProductParams p, const Routes& routes, int64_t count, Form form) {
   TERCET_CHECK_LE(count, kMaxExperts);
   const int64_t pairs = routes.rows * routes.chosen;
-  const int64_t most = pairs / kFewRows + std::min(count, pairs);
+  const int32_t here = form == Form::planes ? kFewRows : together(pairs / count, p.weights);
+  const int64_t most = pairs / here + std::min(count, pairs);
   auto* const items = items_.get<PairItem>(most + 1);  // the last one's memory holds their number
-  auto* const total = reinterpret_cast<int32_t*>(items + most);
-  PairParams p{};
-  p.experts = routes.experts;
-  p.sorted = sorted_.get<int32_t>(pairs);
+  PairParams sort{};
+  sort.experts = routes.experts;
+  sort.sorted = sorted_.get<int32_t>(pairs);
+  sort.items = items;
+  sort.total = reinterpret_cast<int32_t*>(items + most);
+  sort.pairs = narrow(pairs);
+  sort.count = narrow(count);
+  sort.most = here;
+  sort_pairs(launcher_, sort);
   p.items = items;
-  p.total = total;
-  p.pairs = narrow(pairs);
-  p.count = narrow(count);
-  p.most = kFewRows;
-  sort_pairs(launcher_, p);
-  return {items, total, p.sorted, narrow(most)};
+  p.total = sort.total;
+  p.sorted = sort.sorted;
+  p.slots = narrow(most);
+  if (form == Form::planes) {
+    product_few(launcher_, p);
+  } else {
+    product_many(launcher_, p, here, processors_);
+  }
 }
 
 void Products::plain_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
@@ -334,29 +390,27 @@ void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, co
     swiglu(launcher_, {y, a.data, narrow(pairs), narrow(a.cols)});
     return written(a);
   }
-  const Planes planes = planes_of(h, failed, 1);
+  const bool lone = pairs <= kLonePairs;
+  const Form form = !lone && many(pairs, h.cols, experts.tame) ? Form::halves : Form::planes;
+  const Ready ready = round(h, nullptr, h.rows, failed, 1, form);
   FewProductParams p{};
   p.weights = experts.same.gate_up;
-  p.unfit = planes.unfit;
+  p.unfit = ready.unfit;
   p.failed = failed;
   p.y = a.data;
-  p.x = planes.rows;
+  p.x = ready.rows;
   p.values_stride = experts.same.gate_up_values;
   p.scales_stride = experts.same.gate_up_scales;
   p.ldy = a.cols;
   p.x_div = narrow(routes.chosen);
   p.swiglu = 1;
-  if (pairs <= kLonePairs) {
+  if (lone) {
     p.which = routes.experts;
     p.slots = narrow(pairs);
+    run_few(launcher_, p);
   } else {
-    const Items items = sorted_pairs(routes, experts.count);
-    p.items = items.items;
-    p.total = items.total;
-    p.sorted = items.sorted;
-    p.slots = items.most;
+    run_items(p, routes, experts.count, form);
   }
-  run_product(launcher_, p);
   written(a);
 }
 
@@ -365,14 +419,13 @@ void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const
   const int64_t pairs = routes.rows * routes.chosen;
   written(z);
   if (fast(experts) && pairs <= kLonePairs && down_fits(experts.same.down, narrow(routes.chosen))) {
-    const Planes planes = planes_of(a, failed, routes.chosen);
     FewDownParams p{};
     p.weights = experts.same.down;
     p.experts = routes.experts;
     p.route_weights = routes.weights;
     p.shared = shared.data;
     p.z = z.data;
-    p.x = planes.rows;
+    p.x = round(a, nullptr, a.rows, failed, routes.chosen, Form::planes).rows;
     p.values_stride = experts.same.down_values;
     p.scales_stride = experts.same.down_scales;
     p.rows = narrow(z.rows);
@@ -381,21 +434,16 @@ void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const
   }
   auto* const y = y_.get<float>(pairs * z.cols);
   if (fast(experts)) {
-    const Planes planes = planes_of(a, failed, routes.chosen);
-    const Items items = sorted_pairs(routes, experts.count);
+    const Form form = many(pairs, a.cols, experts.tame) ? Form::halves : Form::planes;
     FewProductParams p{};
     p.weights = experts.same.down;
-    p.items = items.items;
-    p.total = items.total;
-    p.sorted = items.sorted;
     p.y = y;
-    p.x = planes.rows;
+    p.x = round(a, nullptr, a.rows, failed, routes.chosen, form).rows;
     p.values_stride = experts.same.down_values;
     p.scales_stride = experts.same.down_scales;
     p.ldy = z.cols;
-    p.slots = items.most;
     p.x_div = 1;
-    run_product(launcher_, p);
+    run_items(p, routes, experts.count, form);
   } else {
     plain_pairs(failed, a, 1, routes, experts.down, experts.least_group, z.cols, y, z.cols);
   }

@@ -1,6 +1,7 @@
 // Products, with the choice of kernels and the rounding of rows before them.
 #pragma once
 
+#include "backend/cuda/kernels/product_few.h"
 #include "backend/cuda/kernels/views.h"
 #include "backend/cuda/packing.h"
 #include "backend/cuda/runtime/memory.h"
@@ -13,44 +14,66 @@ inline bool fragments(const Weights& w) { return w.planes != 0 && w.group == kBl
 
 class Products {
  public:
-  Products(Launcher& launcher, int64_t& held, bool plain);
+  /// `processors`: those of a device that has the instructions of product_many.h, else 0.
+  Products(Launcher& launcher, int64_t& held, bool plain, int processors);
 
   /// Norms also round their result for the products that follow; it counts as long as nobody writes to it.
   void norm(Rows x, Rows z, Vector weight, float eps, Rows h);
   void norm_into(const float* x, int64_t ldx, int64_t rows, Vector weight, float eps, float* h, int64_t ldh);
   void written(Rows rows);
-  void forget() { rounded_ = {}; }
+  void forget() { held_ = {}; }
 
   /// Row i of y is of h's row ids[i] (ids on the device; null: i).
   void linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y);
   void gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a);
-  void route(uint8_t* failed, Rows h, const Weights& router, Vector bias, RouterParams params, Routes routes);
+  void route(uint8_t* failed, Rows h, const PackedLinear& router, Vector bias, RouterParams params,
+             Routes routes);
   void experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts, Rows a);
   void experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts, Rows shared,
                     Rows z);
 
  private:
-  /// Rounded planes of rows, and where their failures are, if not in the step's flags already.
-  struct Planes {
+  enum class Form { planes, halves };
+
+  /// Rows whose rounded forms norm() left.
+  struct Held {
+    Rows rows;
+    bool planes = false, halves = false;
+
+    bool holds(Rows h, Form form) const {
+      return rows.data == h.data && rows.cols == h.cols && rows.rows >= h.rows &&
+             (form == Form::planes ? planes : halves);
+    }
+  };
+
+  /// Rounded rows, and where their failures are, if not in the step's flags already.
+  struct Ready {
     Rounded rows;
+    const int32_t* ids = nullptr;  // of the rows that are wanted among them
     const uint8_t* unfit = nullptr;
   };
 
   bool fast(const Weights& w) const { return !plain_ && fragments(w); }
   bool fast(const PackedExperts& experts) const;
-  Planes planes_of(Rows h, uint8_t* failed, int64_t flag_div);
+  /// Whether that many rows of k numbers go to product_many().
+  bool many(int64_t rows, int64_t k, bool tame) const;
+  Rounded room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form);
+  /// Rows ids[0 … count) of h, or all.
+  Ready round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div, Form form);
+  void run(const FewProductParams& p, Form form);
   void plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
                     Rows y);
   void plain_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
                    int64_t least_group, int64_t n, float* y, int64_t ldy);
-  struct Items;
-  Items sorted_pairs(const Routes& routes, int64_t count);
+  /// A product of pairs, sorted by expert.
+  void run_items(FewProductParams p, const Routes& routes, int64_t count, Form form);
 
   Launcher& launcher_;
   const bool plain_;
-  Rows rounded_;  // the rows whose rounded form norm_planes_ holds
-  Scratch norm_planes_, norm_units_, unfit_;
-  Scratch numbers_, units_, planes_, plane_units_, rest_, y_, sorted_, items_;
+  const int processors_;
+  Held held_;
+  Scratch norm_planes_, norm_units_, norm_halves_, norm_sums_, unfit_;
+  Scratch numbers_, units_, planes_, plane_units_, halves_, sums_, rest_, y_, sorted_, items_;
 };
 
 }  // namespace tercet::cuda

@@ -15,6 +15,9 @@ class HostOps final : public ForwardingOps {
  public:
   using ForwardingOps::ForwardingOps;
 
+  /// What takes rows in its own memory.
+  Ops& device() { return *inner_; }
+
   void embed(Step& step, std::span<const int32_t> tokens, const Table& table, Rows x) override {
     Copy copy(*this);
     inner_->embed(step, tokens, table, copy.rows(x));

@@ -33,6 +33,8 @@ __global__ void pack_values_kernel(PackParams p) {
   if (p.to.planes == 2) *reinterpret_cast<uint64_t*>(values + first * kBlockBytes) = high;
 }
 
+__device__ inline bool wild(float x) { return x != 0.0F && !(fabsf(x) >= 0x1p-64F && fabsf(x) <= 0x1p32F); }
+
 __global__ void pack_scales_kernel(PackParams p) {
   after_earlier_kernels();
   const int groups = p.to.groups();
@@ -43,6 +45,7 @@ __global__ void pack_scales_kernel(PackParams p) {
   const int64_t g = index % groups;
   const float scale = row < p.n ? value_at(p.dtype, p.scales, row * groups + g) : 0.0F;
   const float bias = row < p.n ? value_at(p.dtype, p.biases, row * groups + g) : 0.0F;
+  if (wild(scale) || wild(bias)) *p.wild = 1;
   const int64_t n = p.first + row;
   const int64_t at = ((n / kTile * groups + g) * kTile + n % 8 * 2 + n % kTile / 8) * 2;
   auto* scales = const_cast<uint8_t*>(p.to.scales);

@@ -12,6 +12,7 @@ struct PackParams {
   const uint8_t* values;
   const uint8_t* scales;
   const uint8_t* biases;
+  int32_t* wild;  // set where a scale or a bias is neither 0 nor of a size from 2^-64 to 2^32
   Weights to;
   int64_t row_bytes;
   int32_t n, first, bits, dtype;  // dtype of scales and biases: 0 bf16, 1 f16, 2 f32

@@ -1,3 +1,5 @@
+#include <cuda_fp16.h>
+
 #include "backend/cuda/kernels/rounding.cuh"
 #include "backend/cuda/kernels/rows_few.h"
 
@@ -34,9 +36,14 @@ __device__ inline void keep_exponent(Scratch& s, int g, float a, float b) {
   if (threadIdx.x % 32 == 0) s.exponents[g] = ceil_exponent(float_from_bits(largest));
 }
 
-/// Rounds x[k], in shared memory, whose groups' exponents are in `s`; x becomes what the rounding left. As
-/// round_row() of rounding.cuh.
-__device__ bool round_held(float* x, int k, int leaves, const RoundedRow& out, Scratch& s) {
+/// Where number i of a row lies among its halves (Rounded).
+__device__ inline int half_slot(int i) {
+  return (i & ~63) | (i & 3) << 4 | (i >> 3 & 1) << 3 | (i >> 4 & 3) << 1 | (i >> 2 & 1);
+}
+
+/// Rounds x[k], in shared memory, whose groups' exponents are in `s`, to row `row` of `out`; x becomes what
+/// the rounding left. As round_row() of rounding.cuh.
+__device__ bool round_held(float* x, int k, int leaves, const Rounded& out, int64_t row, Scratch& s) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int groups = k / kBlock;
@@ -50,9 +57,12 @@ __device__ bool round_held(float* x, int k, int leaves, const RoundedRow& out, S
   }
   __syncthreads();
   const bool finite = !exponent_fails(__reduce_max_sync(kAll, lane < leaves ? s.floors[lane] + 16 : 0));
+  int8_t* const planes = out.planes + row * 2 * k;
+  uint16_t* const halves = out.halves + row * k;
 #pragma unroll 1
   for (int g = warp; g < groups; g += kWarps) {
     const int step = finite ? max(s.exponents[g], s.floors[g / per_leaf]) - 13 : 0;
+    const int of_leaf = finite ? s.floors[g / per_leaf] + 16 : 0;  // its E
     int32_t sum = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -65,12 +75,22 @@ __device__ bool round_held(float* x, int k, int leaves, const RoundedRow& out, S
       const float rounded = ((value * plain_power(-to) + kWhole) - kWhole) * plain_power(to);
       const int n = static_cast<int>(rounded * plain_power(-step));
       x[i] = value - rounded;
-      out.planes[plane_slot(i)] = static_cast<int8_t>(n >> 7);
-      out.planes[k + plane_slot(i)] = static_cast<int8_t>(n & 127);
+      if (out.planes != nullptr) {
+        planes[plane_slot(i)] = static_cast<int8_t>(n >> 7);
+        planes[k + plane_slot(i)] = static_cast<int8_t>(n & 127);
+      }
+      if (out.halves != nullptr) {
+        halves[half_slot(i)] = __half_as_ushort(
+            __float2half_rn(static_cast<float>(n) * plain_power(step - of_leaf + 15 - i % 2 * 4)));
+      }
       sum += n;
     }
     sum = warp_sum(sum);
-    if (lane == 0) out.units[g] = {plain_power(step), static_cast<float>(sum)};
+    if (lane > 0) continue;
+    if (out.planes != nullptr) out.units[row * groups + g] = {plain_power(step), static_cast<float>(sum)};
+    if (out.halves == nullptr) continue;
+    out.sums[row * groups + g] = static_cast<float>(sum) * plain_power(step - of_leaf - 9);
+    if (g % per_leaf == 0) out.leaf_units[row * leaves + g / per_leaf] = plain_power(of_leaf + 9);
   }
   return finite;
 }
@@ -111,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormParams p) {
     p.h[row * p.ldh + at + 32] = x[at + 32] = b;
     keep_exponent(s, g, a, b);
   }
-  const bool fit = round_held(x, p.k, p.leaves, rounded_row(p.rounded, row, p.k, p.k / kBlock), s);
+  const bool fit = round_held(x, p.k, p.leaves, p.rounded, row, s);
   if (threadIdx.x == 0) p.unfit[row] = fit ? 0 : 1;
 }
 
@@ -138,8 +158,7 @@ __global__ void __launch_bounds__(kThreads) round_kernel(RoundParams p) {
       const int at = g * kBlock + lane;
       keep_exponent(s, g, x[at], x[at + 32]);  // by the warp that wrote them
     }
-    const RoundedRow out = rounded_row(p.rounded, row * parts + part, p.k, p.k / kBlock);
-    finite = round_held(x, p.k, p.weights.leaves, out, s) && finite;
+    finite = round_held(x, p.k, p.weights.leaves, p.rounded, row * parts + part, s) && finite;
   }
   if (!finite && threadIdx.x == 0) p.failed[p.ids == nullptr ? row / p.flag_div : p.ids[row]] = 1;
 }

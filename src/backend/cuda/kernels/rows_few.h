@@ -6,12 +6,12 @@
 
 namespace tercet::cuda {
 
-constexpr int kHeldRow = 8192;  // numbers of a row at most
+constexpr int kHeldRow = 16384;  // numbers of a row at most
 
-/// As norm(); params.weight and params.rounded.units are not null.
+/// As norm() with a weight and rounding, into planes, halves or both.
 void norm_and_round(Launcher& launcher, const NormParams& params);
 
-/// As round_rows() into planes, without `list` and `which`; params.rest says whether each row gives two
+/// As round_rows() into planes, halves or both, without `list` and `which`; params.rest says whether each row gives two
 /// rounded rows (its memory is not used).
 void round_held_rows(Launcher& launcher, const RoundParams& params);
 

@@ -50,10 +50,17 @@ struct UnitSum {
 /// Rows as whole numbers, for the plain kernels: int16 [rows][k]. For the others, where `planes` is set:
 /// n = 128·a + b as int8, [rows][2][k], a first, in the order of Weights within each 16 numbers: of every
 /// eight, those with even index first.
+///
+/// For kernels of many rows, where `halves` is set: fp16 [rows][k] of n·u·2^(15 − E of the leaf), the numbers
+/// of odd index times 2^-4. In each block number 16·t + 8·w + 4·h + j lies at 16·j + 8·w + 2·t + h, which is
+/// where wgmma meets the weights that a lane holds. sums: Σ n·u divided by the leaf's unit 2^(E + 9).
 struct Rounded {
   int16_t* numbers = nullptr;
   int8_t* planes = nullptr;
   UnitSum* units = nullptr;  // [rows][groups]
+  uint16_t* halves = nullptr;
+  float* sums = nullptr;        // [rows][groups]
+  float* leaf_units = nullptr;  // [rows][leaves]
 };
 
 }  // namespace tercet::cuda

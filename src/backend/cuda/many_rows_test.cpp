@@ -1,0 +1,194 @@
+// The kernels of many rows against the plain ones, at every size where they change; skipped where there is no
+// GPU.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/test_host_ops.h"
+#include "backend/reference/test_pair.h"
+
+namespace tercet::cuda {
+namespace {
+
+using namespace backend_test;  // NOLINT: its rows and matrices
+
+class ManyRows : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto plain = make_cuda_ops({.plain = true});
+    if (!plain) GTEST_SKIP() << plain.error().message;
+    plain_ = std::make_unique<HostOps>(std::move(*plain));
+    fast_ = std::make_unique<HostOps>(std::move(*make_cuda_ops({.untried = true})));
+  }
+
+  /// Both backends' rows of `call`, which must be equal, and as many failed flags.
+  template <class Call>
+  void expect_same(int64_t rows, int64_t out_rows, int64_t cols, const Call& call, const std::string& what) {
+    TestRows expected(out_rows, cols), y(out_rows, cols);
+    const auto plain_step = plain_->begin(plain_batch(rows));
+    const auto step = fast_->begin(plain_batch(rows));
+    call(*plain_, *plain_step, expected.view());
+    call(*fast_, *step, y.view());
+    EXPECT_TRUE(y == expected) << what;
+    EXPECT_EQ(fast_->failed(*step), plain_->failed(*plain_step)) << what;
+  }
+
+  std::unique_ptr<Ops> plain_, fast_;
+};
+
+constexpr int64_t kRowCounts[] = {31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 127, 128, 129, 320, 513};
+
+TEST_F(ManyRows, ProductsOfEveryNumberOfLeaves) {
+  for (const int bits : {4, 8, 6}) {
+    for (const int64_t k : {64, 768, 1536, 2048, 4096}) {
+      for (const int64_t n : {1, 250, 272, 530}) {
+        const TestMatrix w(n, k, bits, 64, 90);
+        const auto on_plain = plain_->pack_linear({&w.data, 1});
+        const auto on_fast = fast_->pack_linear({&w.data, 1});
+        TestRows h = hard_rows(513, k, 91);
+        for (const int64_t rows : kRowCounts) {
+          if (n != 272 && rows != 47 && rows != 48 && rows != 129) continue;
+          const auto call = [&](Ops& ops, Step& step, Rows y) {
+            ops.linear(step, h.first(rows), &ops == plain_.get() ? *on_plain : *on_fast, y);
+          };
+          expect_same(rows, rows, n, call, fmt::format("{} bits, {}x{}, {} rows", bits, n, k, rows));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ManyRows, GateAndUp) {
+  for (const int64_t inter : {16, 64, 144, 400}) {
+    for (const int64_t k : {768, 2048}) {
+      const TestMatrix gate(inter, k, 4, 64, 92), up(inter, k, 4, 64, 93);
+      const MatrixData parts[] = {gate.data, up.data};
+      const auto on_plain = plain_->pack_linear(parts);
+      const auto on_fast = fast_->pack_linear(parts);
+      for (const int64_t rows : {48, 64, 65, 200}) {
+        TestRows h = hard_rows(rows, k, 94);
+        h.values[static_cast<size_t>(7 * k + 3)] = std::numeric_limits<float>::infinity();
+        const auto call = [&](Ops& ops, Step& step, Rows a) {
+          ops.gate_up(step, h.view(), &ops == plain_.get() ? *on_plain : *on_fast, a);
+        };
+        expect_same(rows, rows, inter, call, fmt::format("{}x{}, {} rows", inter, k, rows));
+      }
+    }
+  }
+}
+
+/// After a norm, which leaves rounded rows behind, and for some of its rows.
+TEST_F(ManyRows, RowsThatANormRounded) {
+  constexpr int64_t kK = 512, kN = 300;
+  const TestMatrix w(kN, kK, 4, 64, 95);
+  const auto on_plain = plain_->pack_linear({&w.data, 1});
+  const auto on_fast = fast_->pack_linear({&w.data, 1});
+  const std::vector<float> weight = random_values(kK, 96);
+  for (const int64_t rows : {4, 5, 47, 48, 130}) {
+    TestRows x = hard_rows(rows, kK, 97);
+    x.values[static_cast<size_t>(3 * kK + 1)] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<int32_t> few = {3, 0, static_cast<int32_t>(rows - 1)}, most;
+    for (int32_t i = 0; i < rows; i += 1) most.push_back(static_cast<int32_t>(rows - 1 - i));
+    for (const auto* ids : {&few, &most}) {
+      const auto call = [&](Ops& ops, Step& step, Rows y) {
+        const Buffer memory = ops.allocate(2 * rows * kK * 4);
+        auto& host = static_cast<HostOps&>(ops);
+        const Rows h{static_cast<float*>(memory.get()), rows, kK};
+        const Rows own{h.data + rows * kK, rows, kK};
+        ops.upload(own.data, x.values.data(), rows * kK * 4);
+        const Buffer weights = ops.allocate(kK * 4), out = ops.allocate(y.rows * kN * 4);
+        ops.upload(weights.get(), weight.data(), kK * 4);
+        Ops& device = host.device();
+        device.norm(step, own, {static_cast<const float*>(weights.get()), kK}, 1e-5F, h);
+        const Rows result{static_cast<float*>(out.get()), y.rows, kN};
+        device.linear_of(step, h, *ids, &ops == plain_.get() ? *on_plain : *on_fast, result);
+        ops.download(y.data, result.data, y.rows * kN * 4);
+      };
+      expect_same(rows, static_cast<int64_t>(ids->size()), kN, call,
+                  fmt::format("{} of {} rows", ids->size(), rows));
+    }
+  }
+}
+
+/// Scales of a size at which scaled sums could leave float32's range.
+TEST_F(ManyRows, WeightsOfWildSizes) {
+  for (const float size : {0x1p-100F, 0x1p-65F, 0x1p33F, 0x1p60F}) {
+    TestMatrix w(64, 1024, 4, 64, 98);
+    const uint16_t bits = float_to_bf16(size);
+    std::memcpy(&w.scales[26], &bits, 2);
+    const auto on_plain = plain_->pack_linear({&w.data, 1});
+    const auto on_fast = fast_->pack_linear({&w.data, 1});
+    TestRows h = hard_rows(70, 1024, 99);
+    const auto call = [&](Ops& ops, Step& step, Rows y) {
+      ops.linear(step, h.view(), &ops == plain_.get() ? *on_plain : *on_fast, y);
+    };
+    expect_same(70, 70, 64, call, fmt::format("{}", size));
+  }
+}
+
+TEST_F(ManyRows, ExpertsOfUnlikeLoads) {
+  constexpr int64_t kHidden = 768, kInter = 192, kCount = 24, kChosen = 4;
+  std::vector<std::unique_ptr<TestMatrix>> memory;
+  std::vector<MatrixData> gate, up, down;
+  const auto add = [&](std::vector<MatrixData>& to, int64_t n, int64_t k) {
+    memory.push_back(std::make_unique<TestMatrix>(n, k, 4, 64, 200 + memory.size()));
+    to.push_back(memory.back()->data);
+  };
+  for (int64_t e = 0; e < kCount; ++e) {
+    add(gate, kInter, kHidden);
+    add(up, kInter, kHidden);
+    add(down, kHidden, kInter);
+  }
+  const auto on_plain = plain_->pack_experts(gate, up, down);
+  const auto on_fast = fast_->pack_experts(gate, up, down);
+  for (const int64_t rows : {1, 16, 17, 60, 78, 79, 200, 300, 513}) {
+    for (const bool even : {true, false}) {
+      std::vector<int32_t> experts;
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t first = even ? r * 5 % (kCount - kChosen + 1) : r % 17 == 0 ? kCount - kChosen : 0;
+        for (int64_t j = 0; j < kChosen; ++j) experts.push_back(static_cast<int32_t>(first + j));
+      }
+      std::vector<float> weights = random_values(rows * kChosen, 100);
+      const Routes routes{experts.data(), weights.data(), rows, kChosen};
+      TestRows h = hard_rows(rows, kHidden, 101), a = hard_rows(rows * kChosen, kInter, 102);
+      TestRows shared = hard_rows(rows, kHidden, 103);
+      a.values[5] = std::numeric_limits<float>::quiet_NaN();
+      const auto what = fmt::format("{} rows, even: {}", rows, even);
+      const auto inner = [&](Ops& ops, Step& step, Rows y) {
+        ops.experts_gate_up(step, h.view(), routes, &ops == plain_.get() ? *on_plain : *on_fast, y);
+      };
+      expect_same(rows, rows * kChosen, kInter, inner, what);
+      const auto outer = [&](Ops& ops, Step& step, Rows z) {
+        ops.experts_down(step, a.view(), routes, &ops == plain_.get() ? *on_plain : *on_fast, shared.view(),
+                         z);
+      };
+      expect_same(rows, rows, kHidden, outer, what);
+    }
+  }
+}
+
+TEST_F(ManyRows, TheRouter) {
+  for (const int64_t count : {128, 192}) {
+    const TestMatrix w(count, 2048, 8, 64, 104);
+    const auto on_plain = plain_->pack_linear({&w.data, 1});
+    const auto on_fast = fast_->pack_linear({&w.data, 1});
+    const std::vector<float> bias = random_values(count, 105);
+    for (const int64_t rows : {47, 48, 49, 200}) {
+      TestRows h = hard_rows(rows, 2048, 106);
+      for (float& x : h.values) x *= 0.05F;
+      std::vector<int32_t> expected(static_cast<size_t>(rows * 8)), experts(expected.size());
+      std::vector<float> expected_weights(expected.size()), weights(expected.size());
+      const auto plain_step = plain_->begin(plain_batch(rows));
+      const auto step = fast_->begin(plain_batch(rows));
+      plain_->route(*plain_step, h.view(), *on_plain, view(bias), {8, 2.826F, true},
+                    {expected.data(), expected_weights.data(), rows, 8});
+      fast_->route(*step, h.view(), *on_fast, view(bias), {8, 2.826F, true},
+                   {experts.data(), weights.data(), rows, 8});
+      EXPECT_EQ(experts, expected) << count << " experts, " << rows << " rows";
+      EXPECT_EQ(std::memcmp(weights.data(), expected_weights.data(), weights.size() * 4), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tercet::cuda
