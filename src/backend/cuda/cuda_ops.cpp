@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "backend/cuda/cuda_step.h"
 #include "backend/cuda/evaluation.h"
@@ -31,6 +32,7 @@ class CudaOps final : public Ops {
  public:
   CudaOps(const CudaOptions& options, const CudaDevice& device)
       : options_(options),
+        tiled_attention_(!options.plain && device.major == 9),
         launcher_(stream_.get(), !options.plain, !options.plain && device.major >= 9),
         input_(held_),
         packer_(launcher_, held_),
@@ -204,7 +206,7 @@ class CudaOps final : public Ops {
     if (options_.plain || p.heads > kMaxSharing * cache.heads) {
       cuda::attention(launcher_, p);
     } else {
-      attend_by_spans(s, p);
+      attend(s, p);
     }
     products_.written(out);
     done();
@@ -333,8 +335,50 @@ class CudaOps final : public Ops {
     products_.written(x);
   }
 
+  void attend(CudaStep& step, const AttentionParams& p) {
+    CudaStep::Attention& a = step.attention;
+    const int32_t sharing = p.heads / p.cache.heads;
+    if (a.sharing != sharing) a = plan_attention(step, sharing, p.cache.heads);
+    if (a.tile_count > 0) attention_tiles(launcher_, {p, a.tiles, a.tile_count, 0});
+    AttentionParams alone = p;
+    alone.rows = a.alone_count;
+    if (alone.rows > 0) attend_by_spans(step, alone, a.alone);
+  }
+
+  /// Tiles take a sequence's blocks one after another: they need many rows to be the faster ones.
+  CudaStep::Attention plan_attention(const CudaStep& step, int32_t sharing, int32_t kv_heads) {
+    constexpr int32_t kLeastRowHeads = 160;
+    CudaStep::Attention out;
+    out.sharing = sharing;
+    std::vector<AttentionTile> tiles;
+    std::vector<int32_t> last;  // position of each tile
+    std::vector<int32_t> alone;
+    for (const SequenceRows& sequence : step.batch.sequences) {
+      const bool tiled = tiled_attention_ && sequence.rows * kv_heads >= kLeastRowHeads;
+      for (int32_t i = 0; i < sequence.rows; i += tiled ? tile_rows(sharing) : 1) {
+        if (tiled) {
+          tiles.push_back({sequence.first_row + i, std::min(tile_rows(sharing), sequence.rows - i)});
+          last.push_back(sequence.position + i);
+        } else {
+          alone.push_back(sequence.first_row + i);
+        }
+      }
+    }
+    out.alone_count = static_cast<int32_t>(alone.size());
+    if (tiles.empty()) return out;
+    std::vector<size_t> order(tiles.size());  // the longest first: blocks end together
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return last[a] > last[b]; });
+    std::vector<AttentionTile> sorted;
+    for (const size_t i : order) sorted.push_back(tiles[i]);
+    out.tile_count = static_cast<int32_t>(tiles.size());
+    out.tiles = input_.put(sorted.data(), out.tile_count);
+    if (!alone.empty()) out.alone = input_.put(alone.data(), out.alone_count);
+    return out;
+  }
+
   /// Rows in parts, so that the partial results of long contexts stay within bounds.
-  void attend_by_spans(CudaStep& step, AttentionParams p) {
+  void attend_by_spans(const CudaStep& step, AttentionParams p, const int32_t* list) {
     constexpr int64_t kMostFloats = int64_t{64} << 20;
     const auto spans = static_cast<int64_t>(
         std::bit_ceil(static_cast<uint32_t>(step.last_position / (kPageTokens * kSpanBlocks) + 1)));
@@ -344,17 +388,21 @@ class CudaOps final : public Ops {
     for (int32_t first = 0; first < rows; first += at_a_time) {
       AttentionParams part = p;
       part.rows = std::min(at_a_time, rows - first);
-      part.qkv += first * p.ld;
-      part.out += first * p.ld_out;
-      part.failed += first;
-      part.places.position += first;
-      part.places.first_page += first;
+      if (list == nullptr) {
+        part.qkv += first * p.ld;
+        part.out += first * p.ld_out;
+        part.failed += first;
+        part.places.position += first;
+        part.places.first_page += first;
+      }
       float* partials = spans == 1 ? nullptr : partials_.get<float>(at_a_time * row_floats);
-      attention_spans(launcher_, {part, partials, static_cast<int32_t>(spans), 0});
+      const int32_t* const rest = list == nullptr ? nullptr : list + first;
+      attention_spans(launcher_, {part, partials, rest, static_cast<int32_t>(spans), 0});
     }
   }
 
   const CudaOptions options_;
+  const bool tiled_attention_;
   const Stream stream_;  // first of all that queues work on it
   int64_t held_ = 0;
   int64_t live_steps_ = 0;

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "backend/cuda/kernels/attention.h"
+#include "backend/cuda/kernels/attention_tiles.h"
 #include "backend/cuda/runtime/memory.h"
 #include "ops/ops.h"
 
@@ -13,7 +13,16 @@ struct CudaStep final : Step {
   RowPlaces places{};
   uint8_t* failed = nullptr;  // [rows], on the device
   int32_t last_position = 0;  // the largest of all rows
-  int64_t* live = nullptr;    // steps that exist
+
+  /// Who attends how, from the first attention of the step on: tiles of long sequences, other rows alone.
+  struct Attention {
+    int32_t sharing = 0;  // query heads a KV head; 0: not made yet
+    const AttentionTile* tiles = nullptr;
+    int32_t tile_count = 0;
+    const int32_t* alone = nullptr;  // null: the first of all rows
+    int32_t alone_count = 0;
+  } attention;
+  int64_t* live = nullptr;  // steps that exist
 
   CudaStep() = default;
   CudaStep(const CudaStep&) = delete;

@@ -190,5 +190,74 @@ TEST_F(ManyRows, TheRouter) {
   }
 }
 
+/// Sequences of many rows and of few in one step, from an empty cache and after others.
+TEST_F(ManyRows, Attention) {
+  struct Case {
+    int32_t heads, kv_heads;
+    std::vector<std::pair<int32_t, int32_t>> sequences;  // position, rows
+  };
+  const std::vector<Case> cases = {{32, 4, {{0, 39}}},
+                                   {32, 4, {{0, 40}}},
+                                   {32, 4, {{0, 41}}},
+                                   {32, 4, {{0, 48}}},
+                                   {32, 4, {{0, 49}}},
+                                   {32, 4, {{1000, 130}}},
+                                   {32, 4, {{0, 321}}},
+                                   {32, 4, {{60, 45}, {5, 3}, {700, 47}, {300, 1}}},
+                                   {64, 8, {{63, 65}, {0, 1}}},
+                                   {24, 8, {{127, 70}}},
+                                   {6, 2, {{255, 257}}},
+                                   {4, 4, {{200, 200}}},
+                                   {14, 2, {{511, 90}, {2, 81}}},
+                                   {8, 1, {{4090, 170}}}};
+  for (const Case& c : cases) {
+    Batch batch;
+    int32_t pages = 0;
+    for (const auto& [position, rows] : c.sequences) {
+      SequenceRows sequence{.first_row = batch.rows(), .rows = rows, .position = position, .pages = {}};
+      const int32_t count = (position + rows + 63) / 64;
+      for (int32_t b = 0; b < count; ++b) sequence.pages.push_back(pages + count - 1 - b);
+      pages += count;
+      batch.sequences.push_back(sequence);
+      batch.tokens.resize(batch.tokens.size() + static_cast<size_t>(rows));
+    }
+    const int64_t cols = (c.heads + 2 * c.kv_heads) * kHeadSize;
+    std::vector<float> norm = random_values(kHeadSize, 110);
+    TestRows results[2] = {{batch.rows(), c.heads * kHeadSize}, {batch.rows(), c.heads * kHeadSize}};
+    std::vector<uint8_t> failed[2];
+    for (Ops* const ops : {plain_.get(), fast_.get()}) {
+      const size_t which = ops == plain_.get() ? 0 : 1;
+      const auto cache = ops->make_cache(1, c.kv_heads, pages);
+      const auto write = [&](const Batch& some, uint64_t key, bool attend) {
+        const auto step = ops->begin(some);
+        TestRows qkv = hard_rows(some.rows(), cols, key);
+        if (attend) qkv.values[static_cast<size_t>(2 * cols + 1)] = std::numeric_limits<float>::infinity();
+        ops->write_kv(*step, qkv.view(), view(norm), view(norm), 1e-5F, {11158840.0}, *cache, 0);
+        if (!attend) return;
+        ops->attention(*step, qkv.view(), *cache, 0, results[which].view());
+        failed[which] = ops->failed(*step);
+      };
+      Batch earlier;
+      for (SequenceRows sequence : batch.sequences) {
+        if (sequence.position == 0) continue;
+        sequence.first_row = earlier.rows();
+        sequence.rows = std::exchange(sequence.position, 0);
+        earlier.tokens.resize(earlier.tokens.size() + static_cast<size_t>(sequence.rows));
+        earlier.sequences.push_back(sequence);
+      }
+      if (earlier.rows() > 0) write(earlier, 111, false);
+      write(batch, 112, true);
+    }
+    for (int64_t r = 0; r < batch.rows(); ++r) {
+      const auto size = static_cast<size_t>(results[0].cols);
+      const float* const expected = results[0].values.data() + static_cast<size_t>(r) * size;
+      const float* const found = results[1].values.data() + static_cast<size_t>(r) * size;
+      if (r == 2) continue;  // the one that failed
+      ASSERT_EQ(std::memcmp(expected, found, size * 4), 0) << c.heads << "/" << c.kv_heads << ", row " << r;
+    }
+    EXPECT_EQ(failed[1], failed[0]);
+  }
+}
+
 }  // namespace
 }  // namespace tercet::cuda

@@ -76,14 +76,15 @@ struct AttentionParams {
 void attention(Launcher& launcher, const AttentionParams& params);
 
 /// The same by fp16 tensor cores: a block a row, KV head and span, whose up to 8 query heads share the reads.
-/// Partial results go to `partials`, [rows][heads][spans][kPartial] floats, and are folded by a second
+/// Partial results go to `partials`, [rows.rows][heads][spans][kPartial] floats, and are folded by a second
 /// kernel.
 constexpr int kPartial = kHead + 2;
 constexpr int kMaxSharing = 8;
 struct SpanParams {
   AttentionParams rows;
   float* partials;
-  int32_t spans;  // of the longest row, or more
+  const int32_t* list;  // which of the rows, rows.rows of them; null: the first
+  int32_t spans;        // of the longest row, or more
   int32_t zero;
 };
 void attention_spans(Launcher& launcher, const SpanParams& params);

@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kWarps * 32) span_kernel(SpanParams s) {
   __shared__ Scratch shared;
   const int span = static_cast<int>(blockIdx.x);
   const int kv_head = static_cast<int>(blockIdx.y);
-  const int64_t row = blockIdx.z;
+  const int64_t row = s.list == nullptr ? blockIdx.z : s.list[blockIdx.z];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int position = s.rows.places.position[row];
   const int blocks = position / 64 + 1;
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kWarps * 32) span_kernel(SpanParams s) {
       s.rows.out[row * s.rows.ld_out + q_head * kHead + d] = o / l;
       continue;
     }
-    float* partial = s.partials + ((row * s.rows.heads + q_head) * s.spans + span) * kPartial;
+    float* partial = s.partials + ((blockIdx.z * s.rows.heads + q_head) * s.spans + span) * kPartial;
     partial[d] = o;
     if (d == 0) {
       partial[kHead] = m;
@@ -247,13 +247,13 @@ __global__ void __launch_bounds__(kWarps * 32) span_kernel(SpanParams s) {
 /// Folds the spans of a row and head, in order.
 __global__ void __launch_bounds__(kHead) fold_kernel(SpanParams s) {
   after_earlier_kernels();
-  const int64_t row = blockIdx.x;
+  const int64_t row = s.list == nullptr ? blockIdx.x : s.list[blockIdx.x];
   const int64_t head = blockIdx.y;
   const int d = static_cast<int>(threadIdx.x);
   const int blocks = s.rows.places.position[row] / 64 + 1;
   const int spans = (blocks + kSpanBlocks - 1) / kSpanBlocks;
   if (spans == 1) return;
-  const float* partial = s.partials + (row * s.rows.heads + head) * s.spans * kPartial;
+  const float* partial = s.partials + (blockIdx.x * s.rows.heads + head) * s.spans * kPartial;
   float m = partial[kHead], l = partial[kHead + 1], o = partial[d];
 #pragma unroll 2
   for (int i = 1; i < spans; ++i) {
