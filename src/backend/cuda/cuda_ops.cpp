@@ -185,7 +185,7 @@ class CudaOps final : public Ops {
     p.heads = static_cast<int32_t>(qkv.cols / kHeadSize) - 2 * cache.heads;
     p.layer = layer;
     p.eps = eps;
-    cuda::write_kv(launcher_, p);
+    options_.plain ? cuda::write_kv(launcher_, p) : write_kv_by_warps(launcher_, p);
     products_.written(qkv);
     done();
   }

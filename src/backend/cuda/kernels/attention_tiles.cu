@@ -100,7 +100,7 @@ __device__ void round_queries(const TileParams& p, const Shared& s, AttentionTil
                               int group, int warp) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int sharing = p.rows.heads / p.rows.cache.heads;
-#pragma unroll 1
+#pragma unroll 2
   for (int index = warp * 16; index < warp * 16 + 16; ++index) {
     const Pair pair = pair_at(tile, sharing, group, index);
     const float* from = p.rows.qkv + pair.row * p.rows.ld + (kv_head * sharing + pair.head) * kHead;
@@ -171,10 +171,10 @@ __device__ inline float exp2_of_fraction(float f) {
 /// What a block's keys come to, of a lane's two rows.
 struct Weighed {
   float m[2], l[2];
-  float up[2];  // 2^z
+  float up[2];  // 2^(z + 10)
 };
 
-/// From q·k to P, divided by 2^z, as wgmma's a. `visible`: keys of the block that a row sees.
+/// From q·k to P, divided by 2^(z + 10), as wgmma's a. `visible`: keys of the block that a row sees.
 __device__ inline Weighed weigh(float (&scores)[32], const float* factors, const float (&q_power)[2],
                                 const int (&visible)[2], bool all_visible, uint32_t (&weights)[16]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
@@ -187,7 +187,12 @@ __device__ inline Weighed weigh(float (&scores)[32], const float* factors, const
     for (int i = 0; i < 4; ++i) {
       float& score = scores[4 * j + i];
       score = (score * q_power[i / 2]) * (i % 2 == 0 ? factor.x : factor.y);
-      if (!all_visible && 8 * j + 2 * t + i % 2 >= visible[i / 2]) score = -INFINITY;
+    }
+  }
+  if (!all_visible) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if (i / 4 * 8 + 2 * t + i % 2 >= visible[i / 2 % 2]) scores[i] = -INFINITY;
     }
   }
 #pragma unroll
@@ -219,18 +224,13 @@ __device__ inline Weighed weigh(float (&scores)[32], const float* factors, const
     }
     out.l[row] = quad_sum(l);
     const int z = ceil_exponent(quad_sum(sum) * (1.0F + 0x1p-7F));
-    out.up[row] = power_of_two(z);
-    const float down = power_of_two(-z);
+    // Divided by 2^(z + 10), P's least step is that of fp16, 2^-24, and it has 11 bits as well.
+    out.up[row] = power_of_two(z + 10);
+    const float down = power_of_two(-z - 10);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      float rounded[2];
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        // fp16 has 11 bits too, but finer steps below 2^-4 than 2^-14.
-        const float x = scores[4 * j + 2 * row + e] * down;
-        rounded[e] = x < 0x1p-4F ? (x + 768.0F) - 768.0F : x;
-      }
-      const __half2 pair = __floats2half2_rn(rounded[0], rounded[1]);
+      const float* const of_pair = &scores[4 * j + 2 * row];
+      const __half2 pair = __floats2half2_rn(of_pair[0] * down, of_pair[1] * down);
       weights[2 * j + row] = *reinterpret_cast<const uint32_t*>(&pair);
     }
   }
@@ -296,6 +296,7 @@ __device__ void attend(const TileParams& p, const Shared& s, AttentionTile tile,
       c[0] = c[0] * block.up[0];
       c[1] = c[1] * block.up[1];
     }
+    const bool shrinks = __any_sync(kAll, a[0] != 1.0F || a[1] != 1.0F) != 0;
     const uint64_t values = rows_descriptor(s.address + kValues + stage * kValueBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -310,8 +311,12 @@ __device__ void attend(const TileParams& p, const Shared& s, AttentionTile tile,
       wgmma_commit();
       wgmma_wait<0>();
       hold(d);
+      if (shrinks) {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) o[half][i] = fma_(d[i], c[i / 2 % 2], o[half][i] * a[i / 2 % 2]);
+        for (int i = 0; i < 32; ++i) o[half][i] = o[half][i] * a[i / 2 % 2];
+      }
+#pragma unroll
+      for (int i = 0; i < 32; ++i) o[half][i] = fma_(d[i], c[i / 2 % 2], o[half][i]);
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(s.empty(stage));

@@ -30,7 +30,6 @@ struct Layout {
   static constexpr int kOthers = 1024 + 2 * 2 * kTokens * 4 + 1024;  // barriers, y's rows, alignment
   static constexpr int kMost = (kSharedMost - kTotals - kOthers) / kStage;
   static constexpr int kStages = kMost < 10 ? kMost : 10;
-  static constexpr int kAhead = kStages - 1;  // groups on their way
   static constexpr int kBytes = kStages * kStage + kTotals + kOthers;
   static_assert(kStages >= 4);
 };
@@ -124,14 +123,13 @@ __device__ void copy_all(const FewProductParams& p, const Shared<kPlanes, kToken
   constexpr int kRowPieces = (kTokens * 8 + kGroup - 1) / kGroup;
   const int thread = static_cast<int>(threadIdx.x);
   const int groups = p.weights.groups();
-  Turn<L::kStages> turn, ready;
-  int under_way = 0;
-  const auto announce = [&] {
-    fence_for_wgmma();
-    barrier_arrive(s.full(ready.stage));
-    ready.next();
-    --under_way;
-  };
+  const int per_leaf = groups / p.weights.leaves;
+  const uint32_t weights_at =
+      s.address + s.weights(0) + thread / 32 * kPlanes * kBlockBytes + thread % 32 * 16;
+  const uint32_t rows_at = s.address + s.rows(0) + swizzled(thread / 8, thread % 8);
+  const uint32_t scales_at = s.address + s.scales(0) + thread * 16;
+  const uint32_t sums_at = s.address + s.sums(0) + thread * 4;
+  Turn<L::kStages> turn;
   for (int index = static_cast<int>(blockIdx.x); index < count; index += static_cast<int>(gridDim.x)) {
     const Work work = work_at<kTokens>(p, index, parts);
     const uint8_t* weights[4];
@@ -149,51 +147,38 @@ __device__ void copy_all(const FewProductParams& p, const Shared<kPlanes, kToken
       rows[i] = p.x.halves + x_row(p, work, min(row, work.count - 1)) * p.weights.k + thread % 8 * 8;
     }
     const int64_t row = x_row(p, work, min(thread % kTokens, work.count - 1));
-    const float* const sums = p.x.sums + row * groups;
-    const float* const units = p.x.leaf_units + row * p.weights.leaves;
-    const int per_leaf = groups / p.weights.leaves;
-    int leaf = 0, left = per_leaf;
+    // Sums of each group, or the unit of its leaf.
+    const float* sums = thread < kTokens ? p.x.sums + row * groups : p.x.leaf_units + row * p.weights.leaves;
+    int left = per_leaf;
 #pragma unroll 1
     for (int g = 0; g < groups; ++g) {
       barrier_wait(s.empty(turn.stage), turn.parity ^ 1U);
-      uint32_t at =
-          s.address + s.weights(turn.stage) + thread / 32 * kPlanes * kBlockBytes + thread % 32 * 16;
+      const uint32_t to_weights = weights_at + turn.stage * L::kWeightBytes;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
         for (int plane = 0; plane < kPlanes; ++plane) {
-          copy_async(at + (4 * i * kPlanes + plane) * kBlockBytes, weights[i] + plane * kBlockBytes);
+          copy_async(to_weights + (4 * i * kPlanes + plane) * kBlockBytes, weights[i] + plane * kBlockBytes);
         }
         weights[i] += kPlanes * kBlockBytes;
       }
-      at = s.address + s.rows(turn.stage);
+      const uint32_t to_rows = rows_at + turn.stage * L::kRowBytes;
 #pragma unroll
       for (int i = 0; i < kRowPieces; ++i) {
-        if (thread + kGroup * i < kTokens * 8)
-          copy_async(at + swizzled((thread + kGroup * i) / 8, thread % 8), rows[i]);
+        if (kTokens * 8 >= kGroup || thread < kTokens * 8) copy_async(to_rows + i * kGroup * 16, rows[i]);
         rows[i] += kBlock;
       }
-      if (thread < 64) copy_async(s.address + s.scales(turn.stage) + thread * 16, scales);
+      if (thread < 64) copy_async(scales_at + turn.stage * L::kScaleBytes, scales);
       scales += kTile * 4;
-      at = s.address + s.sums(turn.stage) + thread * 4;
-      if (thread < kTokens) {
-        copy_word_async(at, sums + g);
-      } else if (thread < 2 * kTokens) {
-        copy_word_async(at, units + leaf);
-      }
-      if (--left == 0) {
-        ++leaf;
+      if (thread < 2 * kTokens) copy_word_async(sums_at + turn.stage * L::kSumBytes, sums);
+      if (thread < kTokens || --left == 0) {
+        ++sums;
         left = per_leaf;
       }
-      commit_copies();
+      barrier_arrive_after_copies(s.full(turn.stage));
       turn.next();
-      if (++under_way <= L::kAhead) continue;
-      wait_for_copies<L::kAhead>();
-      announce();
     }
   }
-  wait_for_copies<0>();
-  while (under_way > 0) announce();
 }
 
 /// One plane of q of a warp's tile as the a of wgmma, four times 16 numbers.
@@ -211,11 +196,11 @@ __device__ inline void unpack(uint32_t (&a)[16], uint4 w) {
 
 /// Begins the sums of a group for a warp's tile and all rows.
 template <int kPlanes, int kSums>
-__device__ inline void multiply(float (&d)[kPlanes][kSums], const uint8_t* weights, uint64_t rows) {
+__device__ inline void multiply(float (&d)[kPlanes][kSums], const uint4 (&weights)[kPlanes], uint64_t rows) {
   uint32_t a[kPlanes][16];
 #pragma unroll
   for (int plane = 0; plane < kPlanes; ++plane) {
-    unpack(a[plane], *reinterpret_cast<const uint4*>(weights + plane * kBlockBytes));
+    unpack(a[plane], weights[plane]);
     hold(d[plane]);
   }
   wgmma_fence();
@@ -230,23 +215,22 @@ __device__ inline void multiply(float (&d)[kPlanes][kSums], const uint8_t* weigh
   wgmma_commit();
 }
 
-/// Links of rule 2's chains, in units of the leaf; `sums` of this lane's first row on.
+/// Links of rule 2's chains, in units of the leaf; sums of this lane's rows.
 template <int kPlanes, int kSums>
 __device__ inline void fold(float (&acc)[kSums], float (&d)[kPlanes][kSums], uint2 scales,
-                            const float* sums) {
+                            const float2 (&sums)[kSums / 4]) {
   const float s[2] = {low_half(scales.x), low_half(scales.y)};
   const float b[2] = {high_half(scales.x), high_half(scales.y)};
 #pragma unroll
   for (int plane = 0; plane < kPlanes; ++plane) hold(d[plane]);
 #pragma unroll
   for (int j = 0; j < kSums / 4; ++j) {
-    const float2 sum = *reinterpret_cast<const float2*>(sums + 8 * j);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float& to = acc[4 * j + i];
       if constexpr (kPlanes == 2) to = fma_(16.0F * s[i / 2], d[0][4 * j + i], to);
       to = fma_(s[i / 2], d[kPlanes - 1][4 * j + i], to);
-      to = fma_(b[i / 2], i % 2 == 0 ? sum.x : sum.y, to);
+      to = fma_(b[i / 2], i % 2 == 0 ? sums[j].x : sums[j].y, to);
     }
   }
 }
@@ -308,26 +292,40 @@ __device__ void multiply_all(const FewProductParams& p, const Shared<kPlanes, kT
   int parity = 0;  // of the pieces of work
   float acc[2][kSums];
   float d0[kPlanes][kSums], d1[kPlanes][kSums];
-  const auto begin = [&](float(&d)[kPlanes][kSums], int half) {
-    multiply<kPlanes>(d, s.base + s.weights(turn.stage) + slots[half] * kPlanes * kBlockBytes + lane * 16,
-                      rows_descriptor(s.address + s.rows(turn.stage)));
+  // What a warp multiplies in one group.
+  uint4 weights[2][kPlanes];
+  uint2 scales[2];
+  int to_come = 0;  // groups of all the work
+  const auto look = [&] {
+    if (to_come == 0) return;
+    --to_come;
+    barrier_wait(s.full(turn.stage), turn.parity);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint8_t* const from =
+          s.base + s.weights(turn.stage) + slots[half] * kPlanes * kBlockBytes + lane * 16;
+#pragma unroll
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        weights[half][plane] = *reinterpret_cast<const uint4*>(from + plane * kBlockBytes);
+      }
+      scales[half] =
+          reinterpret_cast<const uint2*>(s.base + s.scales(turn.stage) + slots[half] * kTile * 4)[lane / 4];
+    }
   };
-  int leaf[2] = {}, left[2] = {};
-  const auto end = [&](float(&d)[kPlanes][kSums], int half, int stage) {
-    const auto* scales = reinterpret_cast<const uint2*>(s.base + s.scales(stage) + slots[half] * kTile * 4);
-    const auto* sums = reinterpret_cast<const float*>(s.base + s.sums(stage)) + lane % 4 * 2;
-    fold<kPlanes>(acc[half], d, scales[lane / 4], sums);
-    if (--left[half] > 0) return;
-    end_leaf(acc[half], totals + half * (kSums / 4) * 2 * kGroup, sums + kTokens, leaf[half] == 0,
-             leaf[half] == p.weights.leaves - 1);
-    ++leaf[half];
-    left[half] = per_leaf;
+  int leaf = 0, left = per_leaf;
+  const auto end = [&](int half, const float* units) {
+    end_leaf(acc[half], totals + half * (kSums / 4) * 2 * kGroup, units, leaf == 0,
+             leaf == p.weights.leaves - 1);
   };
   const auto release = [&](int stage) {
     __syncwarp();
     if (lane == 0) barrier_arrive(s.empty(stage));
   };
-  for (int index = static_cast<int>(blockIdx.x); index < count; index += static_cast<int>(gridDim.x)) {
+  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+  const int groups = p.weights.groups();
+  if (first < count) to_come = ((count - 1 - first) / step + 1) * groups;
+  look();
+  for (int index = first; index < count; index += step) {
     const Work work = work_at<kTokens>(p, index, parts);
     int id = -1;
     if (in_group < work.count) {
@@ -340,20 +338,33 @@ __device__ void multiply_all(const FewProductParams& p, const Shared<kPlanes, kT
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kSums; ++i) acc[0][i] = acc[1][i] = 0.0F;
-    leaf[0] = leaf[1] = 0;
-    left[0] = left[1] = per_leaf;
-    const int groups = p.weights.groups();
+    leaf = 0;
 #pragma unroll 1
     for (int g = 0; g < groups; ++g) {
-      barrier_wait(s.full(turn.stage), turn.parity);
-      begin(d0, 0);
-      begin(d1, 1);
-      wgmma_wait<1>();
-      end(d0, 0, turn.stage);
-      wgmma_wait<0>();
-      end(d1, 1, turn.stage);
-      release(turn.stage);
+      const int stage = turn.stage;
+      const uint64_t rows = rows_descriptor(s.address + s.rows(stage));
+      const uint2 folded[2] = {scales[0], scales[1]};
+      fence_for_wgmma();
+      multiply<kPlanes>(d0, weights[0], rows);
+      multiply<kPlanes>(d1, weights[1], rows);
+      const auto* const of_rows = reinterpret_cast<const float*>(s.base + s.sums(stage)) + lane % 4 * 2;
+      float2 sums[kSums / 4];
+#pragma unroll
+      for (int j = 0; j < kSums / 4; ++j) sums[j] = *reinterpret_cast<const float2*>(of_rows + 8 * j);
       turn.next();
+      look();
+      const bool leaf_ends = --left == 0;
+      wgmma_wait<1>();
+      fold<kPlanes>(acc[0], d0, folded[0], sums);
+      if (leaf_ends) end(0, of_rows + kTokens);
+      wgmma_wait<0>();
+      fold<kPlanes>(acc[1], d1, folded[1], sums);
+      if (leaf_ends) {
+        end(1, of_rows + kTokens);
+        ++leaf;
+        left = per_leaf;
+      }
+      release(stage);
     }
     auto* const y_rows = reinterpret_cast<int*>(s.base + s.y_rows(group, parity));
     parity ^= 1;

@@ -10,8 +10,8 @@ namespace tercet::cuda {
 constexpr int kMostTogether = 64;
 constexpr int kMostTogetherOfTwoPlanes = 32;
 
-/// As product_few(), without `which`, for x.halves; items hold at most `together` pairs. `blocks`: those that the
-/// device runs at a time.
+/// As product_few(), without `which`, for x.halves; items hold at most `together` pairs. `blocks`: those that
+/// the device runs at a time.
 void product_many(Launcher& launcher, const FewProductParams& params, int together, int blocks);
 
 }  // namespace tercet::cuda

@@ -7,9 +7,9 @@
 namespace tercet::cuda {
 
 /// h = RMSNorm(x)·weight (rule 6); before that x = fl(x + z) where z is not null. Without a weight only the
-/// sum. Rows of x, z and h begin every ldx, ldz and ldh floats. Where rounded.units or rounded.halves is not null, h is also
-/// rounded for affine weights in groups of 64; unfit[row] says whether that failed (1), which counts once a
-/// product takes the row.
+/// sum. Rows of x, z and h begin every ldx, ldz and ldh floats. Where rounded.units or rounded.halves is not
+/// null, h is also rounded for affine weights in groups of 64; unfit[row] says whether that failed (1), which
+/// counts once a product takes the row.
 struct NormParams {
   float* x;
   const float* z;

@@ -11,8 +11,8 @@ constexpr int kHeldRow = 16384;  // numbers of a row at most
 /// As norm() with a weight and rounding, into planes, halves or both.
 void norm_and_round(Launcher& launcher, const NormParams& params);
 
-/// As round_rows() into planes, halves or both, without `list` and `which`; params.rest says whether each row gives two
-/// rounded rows (its memory is not used).
+/// As round_rows() into planes, halves or both, without `list` and `which`; params.rest says whether each row
+/// gives two rounded rows (its memory is not used).
 void round_held_rows(Launcher& launcher, const RoundParams& params);
 
 }  // namespace tercet::cuda

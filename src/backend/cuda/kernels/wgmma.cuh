@@ -104,6 +104,10 @@ __device__ inline void barrier_init(uint32_t at, int count) {
 __device__ inline void barrier_arrive(uint32_t at) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
+/// Arrives once this thread's copies so far (copies.cuh) have.
+__device__ inline void barrier_arrive_after_copies(uint32_t at) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+}
 __device__ inline void barrier_wait(uint32_t at, uint32_t parity) {
   uint32_t over = 0;
   do {
