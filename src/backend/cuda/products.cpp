@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/product_few.h"
 #include "backend/cuda/kernels/product_many.h"
 #include "backend/cuda/kernels/product_row.h"
+#include "backend/cuda/kernels/round_many.h"
 #include "backend/cuda/kernels/router.h"
 #include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/rows_few.h"
@@ -26,12 +27,6 @@ bool same_rounding(const Weights& a, const Weights& b) {
 constexpr int64_t kLonePairs = 64;
 /// From here on a dense product goes to product_many().
 constexpr int64_t kManyRows = 48;
-
-/// Rows that product_many() takes at a time, for so many on average.
-int32_t together(int64_t rows, const Weights& w) {
-  if (rows <= 12) return 16;
-  return rows <= 32 || w.planes == 2 ? kMostTogetherOfTwoPlanes : kMostTogether;
-}
 
 /// The kernel for that many rows.
 void run_few(Launcher& launcher, const FewProductParams& p) {
@@ -124,7 +119,7 @@ void Products::written(Rows rows) {
 }
 
 bool Products::many(int64_t rows, int64_t k, bool tame) const {
-  return processors_ > 0 && tame && rows >= kManyRows && k <= kHeldRow;
+  return processors_ > 0 && tame && rows >= kManyRows && 2 * rows * k < kManyBytes;
 }
 
 Rounded Products::room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form) {
@@ -163,7 +158,9 @@ Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8
   p.x_div = 1;
   p.flag_div = narrow(flag_div);
   p.units_per_row = narrow(h.cols / kBlock);
-  if (h.cols <= kHeldRow) {
+  if (!planes) {
+    round_many(launcher_, p);
+  } else if (h.cols <= kHeldRow) {
     round_held_rows(launcher_, p);
   } else {
     round_rows(launcher_, p);
@@ -175,7 +172,8 @@ void Products::run(const FewProductParams& p, Form form) {
   if (form == Form::planes) {
     run_few(launcher_, p);
   } else {
-    product_many(launcher_, p, together(p.rows, p.weights), processors_);
+    const int together = rows_together(p.weights, p.swiglu != 0, p.rows, 1, processors_);
+    product_many(launcher_, p, together, processors_);
   }
 }
 
@@ -261,6 +259,7 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   const Weights& router = weights.parts.front().weights;
   TERCET_CHECK_LE(router.n, kMaxExperts);
   TERCET_CHECK_LE(params.chosen, kMaxChosen);
+  sort_of_ = {};
   const int64_t rows = 2 * h.rows;
   auto* const logits = y_.get<float>(rows * router.n);
   RoundParams p{};
@@ -281,7 +280,9 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   p.k = narrow(h.cols);
   p.x_div = p.flag_div = 1;
   p.units_per_row = router.groups();
-  if (fast(router) && h.cols <= kHeldRow) {
+  if (fast(router) && form == Form::halves) {
+    round_many(launcher_, p);
+  } else if (fast(router) && h.cols <= kHeldRow) {
     round_held_rows(launcher_, p);
   } else {
     round_rows(launcher_, p);
@@ -326,21 +327,27 @@ bool Products::fast(const PackedExperts& experts) const {
 void Products::run_items(FewProductParams p, const Routes& routes, int64_t count, Form form) {
   TERCET_CHECK_LE(count, kMaxExperts);
   const int64_t pairs = routes.rows * routes.chosen;
-  const int32_t here = form == Form::planes ? kFewRows : together(pairs / count, p.weights);
-  const int64_t most = pairs / here + std::min(count, pairs);
-  auto* const items = items_.get<PairItem>(most + 1);  // the last one's memory holds their number
-  PairParams sort{};
-  sort.experts = routes.experts;
-  sort.sorted = sorted_.get<int32_t>(pairs);
-  sort.items = items;
-  sort.total = reinterpret_cast<int32_t*>(items + most);
-  sort.pairs = narrow(pairs);
-  sort.count = narrow(count);
-  sort.most = here;
-  sort_pairs(launcher_, sort);
-  p.items = items;
-  p.total = sort.total;
-  p.sorted = sort.sorted;
+  const int64_t used = std::min(count, pairs);
+  const int32_t here = form == Form::planes ? kFewRows
+                                            : rows_together(p.weights, p.swiglu != 0,
+                                                            (pairs + used - 1) / used, used, processors_);
+  const int64_t most = pairs / here + used;
+  if (sort_of_.experts != routes.experts || sort_of_.pairs != pairs || sort_of_.together != here) {
+    sort_of_ = {routes.experts, pairs, here};
+    auto* const items = items_.get<PairItem>(most + 1);  // the last one's memory holds their number
+    PairParams sort{};
+    sort.experts = routes.experts;
+    sort.sorted = sorted_.get<int32_t>(pairs);
+    sort.items = items;
+    sort.total = reinterpret_cast<int32_t*>(items + most);
+    sort.pairs = narrow(pairs);
+    sort.count = narrow(count);
+    sort.most = here;
+    sort_pairs(launcher_, sort);
+  }
+  p.items = items_.get<PairItem>(0);
+  p.total = reinterpret_cast<const int32_t*>(p.items + most);
+  p.sorted = sorted_.get<int32_t>(0);
   p.slots = narrow(most);
   if (form == Form::planes) {
     product_few(launcher_, p);

@@ -21,7 +21,10 @@ class Products {
   void norm(Rows x, Rows z, Vector weight, float eps, Rows h);
   void norm_into(const float* x, int64_t ldx, int64_t rows, Vector weight, float eps, float* h, int64_t ldh);
   void written(Rows rows);
-  void forget() { held_ = {}; }
+  void forget() {
+    held_ = {};
+    sort_of_ = {};
+  }
 
   /// Row i of y is of h's row ids[i] (ids on the device; null: i).
   void linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y);
@@ -72,6 +75,12 @@ class Products {
   const bool plain_;
   const int processors_;
   Held held_;
+  /// Of which routes sorted_ and items_ hold the pairs.
+  struct {
+    const int32_t* experts = nullptr;
+    int64_t pairs = 0;
+    int32_t together = 0;
+  } sort_of_;
   Scratch norm_planes_, norm_units_, norm_halves_, norm_sums_, unfit_;
   Scratch numbers_, units_, planes_, plane_units_, halves_, sums_, rest_, y_, sorted_, items_;
 };

@@ -28,30 +28,16 @@ constexpr int kTotals = kValues + kStages * kValueBytes;             // O of ear
 constexpr int kFactors = kTotals + kAttending * kPairs * kHead * 4;  // of 64 keys, then of 64 values
 constexpr int kExponents = kFactors + kStages * 128 * 4;             // of the pairs' queries
 constexpr int kBarriers = kExponents + kAttending * kPairs * 4;
-constexpr int kBytes = kBarriers + 64 + 1024;
+constexpr int kBytes = kBarriers + 64;
 
-struct Shared {
-  uint8_t* base;
-  uint32_t address;
-
-  __device__ explicit Shared(uint8_t* memory) {
-    const uint32_t at = shared_address(memory);
-    const uint32_t skip = (1024U - at % 1024U) % 1024U;
-    base = memory + skip;
-    address = at + skip;
-  }
-  __device__ uint32_t full(int stage) const { return address + kBarriers + stage * 16; }
-  __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
-  __device__ float* factors(int stage) const {
-    return reinterpret_cast<float*>(base + kFactors) + stage * 128;
-  }
-};
+__device__ inline uint32_t full(uint32_t begin, int stage) { return begin + kBarriers + stage * 16; }
+__device__ inline uint32_t empty(uint32_t begin, int stage) { return begin + kBarriers + stage * 16 + 8; }
 
 __device__ inline int blocks_of(const TileParams& p, AttentionTile tile) {
   return p.rows.places.position[tile.first + tile.count - 1] / 64 + 1;
 }
 
-__device__ void copy_blocks(const TileParams& p, const Shared& s, AttentionTile tile, int kv_head) {
+__device__ void copy_blocks(const TileParams& p, uint32_t begin, AttentionTile tile, int kv_head) {
   const CacheView& cache = p.rows.cache;
   const int thread = static_cast<int>(threadIdx.x);
   const int32_t* const pages = p.rows.places.pages + p.rows.places.first_page[tile.first];
@@ -60,13 +46,13 @@ __device__ void copy_blocks(const TileParams& p, const Shared& s, AttentionTile 
 #pragma unroll 1
   for (int b = 0; b < blocks; ++b) {
     const int stage = b % kStages;
-    barrier_wait(s.empty(stage), (b / kStages & 1) ^ 1);
+    barrier_wait(empty(begin, stage), (b / kStages & 1) ^ 1);
     const int64_t slot = cache.slot(p.rows.layer, pages[b], kv_head);
     const int exponent = exponents[slot + thread % 64];
     const uint16_t* const keys = cache.keys + slot * kHead + thread * 8;
     const uint16_t* const values = cache.values + slot * kHead + thread * 8;
-    const uint32_t to_keys = s.address + kKeys + stage * kKeyBytes + thread % 16 / 8 * kHalfTile;
-    const uint32_t to_values = s.address + kValues + stage * kValueBytes;
+    const uint32_t to_keys = begin + kKeys + stage * kKeyBytes + thread % 16 / 8 * kHalfTile;
+    const uint32_t to_values = begin + kValues + stage * kValueBytes;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       copy_async(to_keys + swizzled(thread / 16 + 8 * i, thread % 8), keys + i * kGroup * 8);
@@ -74,10 +60,10 @@ __device__ void copy_blocks(const TileParams& p, const Shared& s, AttentionTile 
     }
     commit_copies();
     const float power = power_of_two(exponent);
-    s.factors(stage)[thread] = thread < 64 ? kScale * power : power;
+    write_float(begin + kFactors + (stage * 128 + thread) * 4, thread < 64 ? kScale * power : power);
     wait_for_copies<0>();
     fence_for_wgmma();
-    barrier_arrive(s.full(stage));
+    barrier_arrive(full(begin, stage));
   }
 }
 
@@ -96,8 +82,8 @@ __device__ inline Pair pair_at(AttentionTile tile, int sharing, int group, int i
 }
 
 /// The queries of this warp's 16 pairs, rounded (rule 8), to shared memory.
-__device__ void round_queries(const TileParams& p, const Shared& s, AttentionTile tile, int kv_head,
-                              int group, int warp) {
+__device__ void round_queries(const TileParams& p, uint32_t begin, AttentionTile tile, int kv_head, int group,
+                              int warp) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int sharing = p.rows.heads / p.rows.cache.heads;
 #pragma unroll 2
@@ -124,19 +110,19 @@ __device__ void round_queries(const TileParams& p, const Shared& s, AttentionTil
       n = round_head(x[i], size, 12);
       const int d = lane + 32 * i;
       const uint32_t at = d / 64 * kHalfTile + swizzled(index, d % 64 / 8) + d % 8 * 2;
-      *reinterpret_cast<uint16_t*>(s.base + kQueries + group * 2 * kHalfTile + at) =
-          half_bits(static_cast<float>(n.n) * 0x1p-12F);
+      write_half(begin + kQueries + group * 2 * kHalfTile + at,
+                 half_bits(static_cast<float>(n.n) * 0x1p-12F));
     }
     if (lane > 0) continue;
-    reinterpret_cast<int*>(s.base + kExponents)[group * kPairs + index] = n.exponent;
+    write_int(begin + kExponents + (group * kPairs + index) * 4, n.exponent);
     if (!n.finite && pair.real) p.rows.failed[pair.row] = 1;
   }
 }
 
 /// Begins q·k of the pairs with the keys of a block.
-__device__ inline void multiply_keys(const Shared& s, int group, int stage, float (&scores)[32]) {
-  const uint64_t queries = rows_descriptor(s.address + kQueries + group * 2 * kHalfTile);
-  const uint64_t keys = rows_descriptor(s.address + kKeys + stage * kKeyBytes);
+__device__ inline void multiply_keys(uint32_t begin, int group, int stage, float (&scores)[32]) {
+  const uint64_t queries = rows_descriptor(begin + kQueries + group * 2 * kHalfTile);
+  const uint64_t keys = rows_descriptor(begin + kKeys + stage * kKeyBytes);
   hold(scores);
   wgmma_fence();
 #pragma unroll
@@ -175,14 +161,14 @@ struct Weighed {
 };
 
 /// From q·k to P, divided by 2^(z + 10), as wgmma's a. `visible`: keys of the block that a row sees.
-__device__ inline Weighed weigh(float (&scores)[32], const float* factors, const float (&q_power)[2],
+__device__ inline Weighed weigh(float (&scores)[32], uint32_t factors, const float (&q_power)[2],
                                 const int (&visible)[2], bool all_visible, uint32_t (&weights)[16]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   Weighed out;
   hold(scores);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const float2 factor = *reinterpret_cast<const float2*>(factors + 8 * j + 2 * t);
+    const float2 factor = read_two_floats(factors + (8 * j + 2 * t) * 4);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float& score = scores[4 * j + i];
@@ -206,7 +192,7 @@ __device__ inline Weighed weigh(float (&scores)[32], const float* factors, const
     float l = 0.0F, sum = 0.0F;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float2 factor = *reinterpret_cast<const float2*>(factors + 64 + 8 * j + 2 * t);
+      const float2 factor = read_two_floats(factors + (64 + 8 * j + 2 * t) * 4);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& score = scores[4 * j + 2 * row + e];
@@ -256,14 +242,14 @@ __device__ inline void fold(Running& into, const float (&m)[2], const float (&l)
   }
 }
 
-__device__ void attend(const TileParams& p, const Shared& s, AttentionTile tile, int kv_head) {
+__device__ void attend(const TileParams& p, uint32_t begin, AttentionTile tile, int kv_head) {
   const int thread = static_cast<int>(threadIdx.x) - kGroup;
   const int group = thread / kGroup;
   const int warp = thread / 32 % 4;
   const int lane = thread % 32;
   const int sharing = p.rows.heads / p.rows.cache.heads;
   const int blocks = blocks_of(p, tile);
-  round_queries(p, s, tile, kv_head, group, warp);
+  round_queries(p, begin, tile, kv_head, group, warp);
   fence_for_wgmma();
   named_barrier(1 + group, kGroup);
   int position[2];
@@ -272,9 +258,9 @@ __device__ void attend(const TileParams& p, const Shared& s, AttentionTile tile,
   for (int row = 0; row < 2; ++row) {
     const int index = warp * 16 + lane / 4 + 8 * row;
     position[row] = p.rows.places.position[pair_at(tile, sharing, group, index).row];
-    q_power[row] = power_of_two(reinterpret_cast<const int*>(s.base + kExponents)[group * kPairs + index]);
+    q_power[row] = power_of_two(read_int(begin + kExponents + (group * kPairs + index) * 4));
   }
-  auto* const totals = reinterpret_cast<float4*>(s.base + kTotals) + thread;  // 16 of each thread
+  const uint32_t totals = begin + kTotals + thread * 16;  // 16 of each thread
   Running span, all;
   float o[2][32];  // of the span: dimensions 0 to 63 and 64 to 127
 #pragma unroll
@@ -282,22 +268,23 @@ __device__ void attend(const TileParams& p, const Shared& s, AttentionTile tile,
 #pragma unroll 1
   for (int b = 0; b < blocks; ++b) {
     const int stage = b % kStages;
-    barrier_wait(s.full(stage), b / kStages & 1);
+    barrier_wait(full(begin, stage), b / kStages & 1);
     uint32_t weights[16];
     float a[2], c[2];
     {
       float scores[32];
-      multiply_keys(s, group, stage, scores);
+      multiply_keys(begin, group, stage, scores);
       wgmma_wait<0>();
       const int visible[2] = {position[0] + 1 - b * 64, position[1] + 1 - b * 64};
       const bool all_visible = __all_sync(kAll, visible[0] >= 64 && visible[1] >= 64);
-      const Weighed block = weigh(scores, s.factors(stage), q_power, visible, all_visible, weights);
+      const Weighed block =
+          weigh(scores, begin + kFactors + stage * 512, q_power, visible, all_visible, weights);
       fold(span, block.m, block.l, a, c);
       c[0] = c[0] * block.up[0];
       c[1] = c[1] * block.up[1];
     }
     const bool shrinks = __any_sync(kAll, a[0] != 1.0F || a[1] != 1.0F) != 0;
-    const uint64_t values = rows_descriptor(s.address + kValues + stage * kValueBytes);
+    const uint64_t values = rows_descriptor(begin + kValues + stage * kValueBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float d[32];
@@ -319,7 +306,7 @@ __device__ void attend(const TileParams& p, const Shared& s, AttentionTile tile,
       for (int i = 0; i < 32; ++i) o[half][i] = fma_(d[i], c[i / 2 % 2], o[half][i]);
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(s.empty(stage));
+    if (lane == 0) barrier_arrive(empty(begin, stage));
     const bool last = b == blocks - 1;
     if (b % kSpanBlocks != kSpanBlocks - 1 && !last) continue;
     const bool first = b < kSpanBlocks;
@@ -329,14 +316,14 @@ __device__ void attend(const TileParams& p, const Shared& s, AttentionTile tile,
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        float4& total = totals[(half * 8 + j) * kAttending * kGroup];
+        const uint32_t total = totals + (half * 8 + j) * kAttending * kGroup * 16;
         float4 sum = {o[half][4 * j], o[half][4 * j + 1], o[half][4 * j + 2], o[half][4 * j + 3]};
         if (!first) {
-          const float4 before = total;
+          const float4 before = read_floats(total);
           sum = {before.x * a[0] + sum.x * c[0], before.y * a[0] + sum.y * c[0],
                  before.z * a[1] + sum.z * c[1], before.w * a[1] + sum.w * c[1]};
         }
-        if (!last) total = sum;
+        if (!last) write_floats(total, sum);
         o[half][4 * j] = last ? sum.x : 0.0F;
         o[half][4 * j + 1] = last ? sum.y : 0.0F;
         o[half][4 * j + 2] = last ? sum.z : 0.0F;
@@ -363,12 +350,12 @@ __device__ void attend(const TileParams& p, const Shared& s, AttentionTile tile,
 
 __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(TileParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ uint8_t memory[];
-  const Shared s(memory);
+  extern __shared__ __align__(1024) uint8_t memory[];
+  const uint32_t begin = shared_begin(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(s.full(stage), kGroup);
-      barrier_init(s.empty(stage), kAttending * 4);
+      barrier_init(full(begin, stage), kGroup);
+      barrier_init(empty(begin, stage), kAttending * 4);
     }
   }
   __syncthreads();
@@ -377,10 +364,10 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(TileParams p) {
   const int kv_head = static_cast<int>(blockIdx.y);
   if (threadIdx.x < kGroup) {
     fewer_registers<kCopyRegisters>();
-    copy_blocks(p, s, tile, kv_head);
+    copy_blocks(p, begin, tile, kv_head);
   } else {
     more_registers<kAttendRegisters>();
-    attend(p, s, tile, kv_head);
+    attend(p, begin, tile, kv_head);
   }
 #endif
 }

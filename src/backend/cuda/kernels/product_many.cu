@@ -7,59 +7,43 @@
 namespace tercet::cuda {
 namespace {
 
-// A block is three warpgroups: one copies, two multiply. Each of the two has 128 outputs in two halves of 64,
-// so that one half's sums are folded (rule 2) while the tensor cores make the other's. Weights become fp16 in
-// registers: q·2^-24 or q·2^-20 is q masked in place, a subnormal; rows are scaled to match (Rounded).
+// A block is four warpgroups: one copies, three multiply, 64 outputs each, a tile a warp. A group's sums are
+// made by wgmma and folded (rule 2) while another warpgroup's are made. Weights become fp16 in registers:
+// q·2^-24 or q·2^-20 is q masked in place, a subnormal; rows are scaled to match (Rounded).
 
 constexpr int kGroup = 128;  // threads
-constexpr int kThreads = 3 * kGroup;
-constexpr int kCopyRegisters = 56, kMultiplyRegisters = 224;
-constexpr int kTilesHere = 16;  // 256 outputs
-constexpr int kSharedMost = 224 * 1024;
+constexpr int kMultiplying = 3;
+constexpr int kMultiplyThreads = kMultiplying * kGroup;
+constexpr int kThreads = kGroup + kMultiplyThreads;
+constexpr int kTilesHere = kMultiplying * 4;
 
-/// Shared memory, in bytes: of each stage the rows, the weights, their scales, the rows' sums and leaf units;
-/// then the sums of leaves, barriers.
+/// Shared memory, in bytes: stages, each of the rows, the weights, their scales, the rows' sums and leaf
+/// units; then the sums of leaves, y's rows, barriers.
 template <int kPlanes, int kTokens>
 struct Layout {
-  static constexpr int kRowBytes = kTokens * 128;
-  static constexpr int kWeightBytes = kTilesHere * kPlanes * kBlockBytes;
-  static constexpr int kScaleBytes = kTilesHere * kTile * 4;
-  static constexpr int kSumBytes = 2 * kTokens * 4;
-  static constexpr int kStage = kRowBytes + kWeightBytes + kScaleBytes + kSumBytes;
-  static constexpr int kTotals = kTilesHere * kTile * kTokens * 4;
-  static constexpr int kOthers = 1024 + 2 * 2 * kTokens * 4 + 1024;  // barriers, y's rows, alignment
-  static constexpr int kMost = (kSharedMost - kTotals - kOthers) / kStage;
+  static constexpr int kBlocks = kTokens <= 32 && kPlanes == 1 ? 2 : 1;  // of a multiprocessor
+  static constexpr int kCopyRegisters = kBlocks == 2 ? 40 : 40;
+  static constexpr int kMultiplyRegisters = kBlocks == 2 ? 72 : 152;
+  static constexpr int kWeights = kTokens * 128;
+  static constexpr int kScales = kWeights + kTilesHere * kPlanes * kBlockBytes;
+  static constexpr int kSums = kScales + kTilesHere * kTile * 4;
+  static constexpr int kUnits = kSums + kTokens * 4;
+  static constexpr int kStage = (kUnits + kTokens * 4 + 1023) / 1024 * 1024;
+  static constexpr int kTotalBytes = kTilesHere * kTile * kTokens * 4;
+  static constexpr int kYRowBytes = kMultiplying * 2 * kTokens * 4;
+  static constexpr int kBarrierBytes = 256;
+  static constexpr int kMost =
+      ((kBlocks == 2 ? 113 : 227) * 1024 - kTotalBytes - kYRowBytes - kBarrierBytes) / kStage;
   static constexpr int kStages = kMost < 10 ? kMost : 10;
-  static constexpr int kBytes = kStages * kStage + kTotals + kOthers;
+  static constexpr int kTotals = kStages * kStage;
+  static constexpr int kYRows = kTotals + kTotalBytes;
+  static constexpr int kBarriers = kYRows + kYRowBytes;
+  static constexpr int kBytes = kBarriers + kBarrierBytes;
   static_assert(kStages >= 4);
-};
 
-template <int kPlanes, int kTokens>
-struct Shared {
-  using L = Layout<kPlanes, kTokens>;
-  uint8_t* base;
-  uint32_t address;
-
-  __device__ explicit Shared(uint8_t* memory) {
-    const uint32_t at = shared_address(memory);
-    const uint32_t skip = (1024U - at % 1024U) % 1024U;
-    base = memory + skip;
-    address = at + skip;
-  }
-  __device__ static int rows(int stage) { return stage * L::kRowBytes; }
-  __device__ static int weights(int stage) { return L::kStages * L::kRowBytes + stage * L::kWeightBytes; }
-  __device__ static int scales(int stage) {
-    return L::kStages * (L::kRowBytes + L::kWeightBytes) + stage * L::kScaleBytes;
-  }
-  __device__ static int sums(int stage) {
-    return L::kStages * (L::kRowBytes + L::kWeightBytes + L::kScaleBytes) + stage * L::kSumBytes;
-  }
-  __device__ static int totals() { return L::kStages * L::kStage; }
-  __device__ static int y_rows(int group, int turn) {
-    return totals() + L::kTotals + (2 * group + turn) * kTokens * 4;
-  }
-  __device__ uint32_t full(int stage) const { return address + y_rows(2, 0) + stage * 16; }
-  __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
+  /// Barriers of a stage, from the beginning of shared memory on.
+  __device__ static uint32_t full(uint32_t begin, int stage) { return begin + kBarriers + stage * 16; }
+  __device__ static uint32_t empty(uint32_t begin, int stage) { return begin + kBarriers + stage * 16 + 8; }
 };
 
 /// Stages in turn, with the parity of their barriers.
@@ -81,9 +65,10 @@ struct Work {
   int64_t expert;
 };
 
-__device__ inline int parts_of(const FewProductParams& p) {
-  const int tiles = (p.weights.n + kTile - 1) / kTile;
-  return p.swiglu != 0 ? (tiles / 2 + 7) / 8 : (tiles + kTilesHere - 1) / kTilesHere;
+__device__ __host__ inline int parts_of(const Weights& w, int swiglu) {
+  const int tiles = (w.n + kTile - 1) / kTile;
+  return swiglu != 0 ? (tiles / 2 + kTilesHere / 2 - 1) / (kTilesHere / 2)
+                     : (tiles + kTilesHere - 1) / kTilesHere;
 }
 
 template <int kTokens>
@@ -100,13 +85,13 @@ __device__ inline Work work_at(const FewProductParams& p, int index, int parts) 
   return out;
 }
 
-/// The tile of a slot: eight of each multiplying warpgroup, a warp's two are four apart. With SwiGLU the
-/// first is of gate and the second of up. −1: none.
+/// The tile of a slot; with SwiGLU slots are first of gate, then of up. −1: none.
 __device__ inline int tile_at(const FewProductParams& p, int part, int slot) {
   const int tiles = (p.weights.n + kTile - 1) / kTile;
   if (p.swiglu == 0) return part * kTilesHere + slot < tiles ? part * kTilesHere + slot : -1;
-  const int of_half = part * 8 + slot / 8 * 4 + slot % 4;
-  return of_half < tiles / 2 ? of_half + slot / 4 % 2 * (tiles / 2) : -1;
+  constexpr int kHalf = kTilesHere / 2;
+  const int of_half = part * kHalf + slot % kHalf;
+  return of_half < tiles / 2 ? of_half + slot / kHalf * (tiles / 2) : -1;
 }
 
 __device__ inline int64_t y_row(const FewProductParams& p, const Work& work, int i) {
@@ -117,65 +102,74 @@ __device__ inline int64_t x_row(const FewProductParams& p, const Work& work, int
   return p.ids != nullptr ? p.ids[work.first + i] : work.first + i;
 }
 
+/// Where the sum of row i lies: a lane's of two columns of eight together.
+__device__ inline int sum_slot(int i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
+
 template <int kPlanes, int kTokens>
-__device__ void copy_all(const FewProductParams& p, const Shared<kPlanes, kTokens>& s, int count, int parts) {
+__device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, int parts) {
   using L = Layout<kPlanes, kTokens>;
-  constexpr int kRowPieces = (kTokens * 8 + kGroup - 1) / kGroup;
+  constexpr int kTiles = kTilesHere / 4;  // of a warp
+  constexpr int kRowPieces = kTokens * 8 / kGroup;
   const int thread = static_cast<int>(threadIdx.x);
   const int groups = p.weights.groups();
   const int per_leaf = groups / p.weights.leaves;
-  const uint32_t weights_at =
-      s.address + s.weights(0) + thread / 32 * kPlanes * kBlockBytes + thread % 32 * 16;
-  const uint32_t rows_at = s.address + s.rows(0) + swizzled(thread / 8, thread % 8);
-  const uint32_t scales_at = s.address + s.scales(0) + thread * 16;
-  const uint32_t sums_at = s.address + s.sums(0) + thread * 4;
+  const uint32_t weights_at = L::kWeights + thread / 32 * kPlanes * kBlockBytes + thread % 32 * 16;
+  const uint32_t rows_at = swizzled(thread / 8, thread % 8);
+  const uint32_t sums_at = L::kSums + sum_slot(thread) * 4;
   Turn<L::kStages> turn;
   for (int index = static_cast<int>(blockIdx.x); index < count; index += static_cast<int>(gridDim.x)) {
     const Work work = work_at<kTokens>(p, index, parts);
-    const uint8_t* weights[4];
+    const uint8_t* values = p.weights.values + work.expert * p.values_stride;
+    const uint8_t* scales = p.weights.scales + work.expert * p.scales_stride;
+    uint32_t weights[kTiles];  // bytes from `values` on
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      weights[i] = tile_values(p.weights, max(tile_at(p, work.part, thread / 32 + 4 * i), 0)) +
-                   work.expert * p.values_stride + thread % 32 * 16;
+    for (int i = 0; i < kTiles; ++i) {
+      const int tile = max(tile_at(p, work.part, thread / 32 + 4 * i), 0);
+      weights[i] =
+          static_cast<uint32_t>(tile * p.weights.blocks()) * (kPlanes * kBlockBytes) + thread % 32 * 16;
     }
-    const uint8_t* scales = tile_scales(p.weights, max(tile_at(p, work.part, thread / 4 % 16), 0)) +
-                            work.expert * p.scales_stride + thread % 4 * 16;
-    const uint16_t* rows[kRowPieces];
+    scales += int64_t{max(tile_at(p, work.part, min(thread / 4, kTilesHere - 1)), 0)} * groups * (kTile * 4) +
+              thread % 4 * 16;
+    const auto* halves = reinterpret_cast<const uint8_t*>(p.x.halves);
+    uint32_t rows[kRowPieces];  // bytes from `halves` on
 #pragma unroll
     for (int i = 0; i < kRowPieces; ++i) {
-      const int row = (thread + kGroup * i) / 8 % kTokens;
-      rows[i] = p.x.halves + x_row(p, work, min(row, work.count - 1)) * p.weights.k + thread % 8 * 8;
+      const int64_t row = x_row(p, work, min(thread / 8 + 16 * i, work.count - 1));
+      rows[i] = static_cast<uint32_t>(row) * static_cast<uint32_t>(2 * p.weights.k) + thread % 8 * 16;
     }
+    // Sums of each group, or, by the same threads afterwards, the unit of its leaf.
     const int64_t row = x_row(p, work, min(thread % kTokens, work.count - 1));
-    // Sums of each group, or the unit of its leaf.
-    const float* sums = thread < kTokens ? p.x.sums + row * groups : p.x.leaf_units + row * p.weights.leaves;
+    const float* sums = p.x.sums + row * groups;
+    const float* units = p.x.leaf_units + row * p.weights.leaves;
     int left = per_leaf;
 #pragma unroll 1
     for (int g = 0; g < groups; ++g) {
-      barrier_wait(s.empty(turn.stage), turn.parity ^ 1U);
-      const uint32_t to_weights = weights_at + turn.stage * L::kWeightBytes;
+      const uint32_t stage = begin + turn.stage * L::kStage;
+      barrier_wait(L::empty(begin, turn.stage), turn.parity ^ 1U);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
         for (int plane = 0; plane < kPlanes; ++plane) {
-          copy_async(to_weights + (4 * i * kPlanes + plane) * kBlockBytes, weights[i] + plane * kBlockBytes);
+          copy_async(stage + weights_at + (4 * i * kPlanes + plane) * kBlockBytes,
+                     values + weights[i] + plane * kBlockBytes);
         }
-        weights[i] += kPlanes * kBlockBytes;
       }
-      const uint32_t to_rows = rows_at + turn.stage * L::kRowBytes;
+      values += kPlanes * kBlockBytes;
 #pragma unroll
-      for (int i = 0; i < kRowPieces; ++i) {
-        if (kTokens * 8 >= kGroup || thread < kTokens * 8) copy_async(to_rows + i * kGroup * 16, rows[i]);
-        rows[i] += kBlock;
-      }
-      if (thread < 64) copy_async(scales_at + turn.stage * L::kScaleBytes, scales);
+      for (int i = 0; i < kRowPieces; ++i) copy_async(stage + rows_at + i * kGroup * 16, halves + rows[i]);
+      halves += kBlock * 2;
+      if (thread < kTilesHere * 4) copy_async(stage + L::kScales + thread * 16, scales);
       scales += kTile * 4;
-      if (thread < 2 * kTokens) copy_word_async(sums_at + turn.stage * L::kSumBytes, sums);
-      if (thread < kTokens || --left == 0) {
-        ++sums;
+      if (thread < kTokens) {
+        copy_word_async(stage + sums_at, sums);
+        if (left == 1) copy_word_async(stage + sums_at + kTokens * 4, units);
+      }
+      ++sums;
+      if (--left == 0) {
+        ++units;
         left = per_leaf;
       }
-      barrier_arrive_after_copies(s.full(turn.stage));
+      barrier_arrive_after_copies(L::full(begin, turn.stage));
       turn.next();
     }
   }
@@ -215,41 +209,45 @@ __device__ inline void multiply(float (&d)[kPlanes][kSums], const uint4 (&weight
   wgmma_commit();
 }
 
-/// Links of rule 2's chains, in units of the leaf; sums of this lane's rows.
+/// Links of rule 2's chains, in units of the leaf; `sums` from this lane's first row on.
 template <int kPlanes, int kSums>
-__device__ inline void fold(float (&acc)[kSums], float (&d)[kPlanes][kSums], uint2 scales,
-                            const float2 (&sums)[kSums / 4]) {
+__device__ inline void fold(float (&acc)[kSums], float (&d)[kPlanes][kSums], uint2 scales, uint32_t sums) {
   const float s[2] = {low_half(scales.x), low_half(scales.y)};
   const float b[2] = {high_half(scales.x), high_half(scales.y)};
 #pragma unroll
   for (int plane = 0; plane < kPlanes; ++plane) hold(d[plane]);
 #pragma unroll
-  for (int j = 0; j < kSums / 4; ++j) {
+  for (int j = 0; j < kSums / 8; ++j) {
+    const float4 sum = read_floats(sums + 64 * j);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float& to = acc[4 * j + i];
-      if constexpr (kPlanes == 2) to = fma_(16.0F * s[i / 2], d[0][4 * j + i], to);
-      to = fma_(s[i / 2], d[kPlanes - 1][4 * j + i], to);
-      to = fma_(b[i / 2], i % 2 == 0 ? sums[j].x : sums[j].y, to);
+    for (int i = 0; i < 8; ++i) {
+      float& to = acc[8 * j + i];
+      const int of = i / 2 % 2;
+      if constexpr (kPlanes == 2) to = fma_(16.0F * s[of], d[0][8 * j + i], to);
+      to = fma_(s[of], d[kPlanes - 1][8 * j + i], to);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float& to = acc[8 * j + i];
+      to = fma_(b[i / 2 % 2], i < 4 ? (i % 2 == 0 ? sum.x : sum.y) : (i % 2 == 0 ? sum.z : sum.w), to);
     }
   }
 }
 
 /// The end of a leaf: its sums join those of the leaves before; of the last leaf acc receives the total.
 template <int kSums>
-__device__ inline void end_leaf(float (&acc)[kSums], float4* totals, const float* units, bool first,
-                                bool last) {
+__device__ inline void end_leaf(float (&acc)[kSums], uint32_t totals, uint32_t units, bool first, bool last) {
 #pragma unroll
   for (int j = 0; j < kSums / 4; ++j) {
-    const float2 unit = *reinterpret_cast<const float2*>(units + 8 * j);
+    const float2 unit = read_two_floats(units + j / 2 * 64 + j % 2 * 8);
     float4 sum = {acc[4 * j] * unit.x, acc[4 * j + 1] * unit.y, acc[4 * j + 2] * unit.x,
                   acc[4 * j + 3] * unit.y};
-    float4& total = totals[j * 2 * kGroup];
+    const uint32_t total = totals + j * kMultiplyThreads * 16;
     if (!first) {
-      const float4 before = total;
+      const float4 before = read_floats(total);
       sum = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
     }
-    if (!last) total = sum;
+    if (!last) write_floats(total, sum);
     acc[4 * j] = last ? sum.x : 0.0F;
     acc[4 * j + 1] = last ? sum.y : 0.0F;
     acc[4 * j + 2] = last ? sum.z : 0.0F;
@@ -259,14 +257,14 @@ __device__ inline void end_leaf(float (&acc)[kSums], float4* totals, const float
 
 template <int kSums>
 __device__ inline void write(const FewProductParams& p, int tile, const float (&values)[kSums],
-                             const int* y_rows, int columns) {
+                             uint32_t y_rows, int columns) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int n = tile * kTile + lane / 4;
 #pragma unroll
   for (int j = 0; j < kSums / 4; ++j) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int row = y_rows[8 * j + lane % 4 * 2 + e];
+      const int row = read_int(y_rows + (8 * j + lane % 4 * 2 + e) * 4);
       if (row < 0) continue;
       float* const to = p.y + int64_t{row} * p.ldy + n;
       if (n < columns) to[0] = values[4 * j + e];
@@ -275,57 +273,49 @@ __device__ inline void write(const FewProductParams& p, int tile, const float (&
   }
 }
 
+/// Gate's warps apply the values of up's, which lie half a block of threads further.
+template <int kSums>
+__device__ inline void meet(float (&acc)[kSums], uint32_t totals, bool is_up) {
+  if (is_up) {
+#pragma unroll
+    for (int j = 0; j < kSums / 4; ++j) {
+      write_floats(totals + j * kMultiplyThreads * 16,
+                   {acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]});
+    }
+  }
+  named_barrier(1 + kMultiplying, kMultiplyThreads);
+  if (!is_up) {
+#pragma unroll
+    for (int j = 0; j < kSums / 4; ++j) {
+      const float4 up = read_floats(totals + (j * kMultiplyThreads + kMultiplyThreads / 2) * 16);
+      acc[4 * j] = swiglu(acc[4 * j], up.x);
+      acc[4 * j + 1] = swiglu(acc[4 * j + 1], up.y);
+      acc[4 * j + 2] = swiglu(acc[4 * j + 2], up.z);
+      acc[4 * j + 3] = swiglu(acc[4 * j + 3], up.w);
+    }
+  }
+  named_barrier(1 + kMultiplying, kMultiplyThreads);
+}
+
 template <int kPlanes, int kTokens>
-__device__ void multiply_all(const FewProductParams& p, const Shared<kPlanes, kTokens>& s, int count,
-                             int parts) {
+__device__ void multiply_all(const FewProductParams& p, uint32_t begin, int count, int parts) {
   using L = Layout<kPlanes, kTokens>;
   constexpr int kSums = kTokens / 2;
   const int thread = static_cast<int>(threadIdx.x) - kGroup;
   const int group = thread / kGroup;
-  const int warp = thread / 32 % 4;
+  const int slot = thread / 32;
   const int lane = thread % 32;
   const int in_group = thread % kGroup;
-  const int per_leaf = p.weights.groups() / p.weights.leaves;
-  const int slots[2] = {group * 8 + warp, group * 8 + 4 + warp};
-  auto* const totals = reinterpret_cast<float4*>(s.base + s.totals()) + thread;
+  const int groups = p.weights.groups();
+  const int per_leaf = groups / p.weights.leaves;
+  const uint32_t totals = begin + L::kTotals + thread * 16;
+  const uint32_t weights_at = L::kWeights + slot * kPlanes * kBlockBytes + lane * 16;
+  const uint32_t scales_at = L::kScales + slot * kTile * 4 + lane / 4 * 8;
+  const uint32_t sums_at = L::kSums + lane % 4 * 16;
   Turn<L::kStages> turn;
   int parity = 0;  // of the pieces of work
-  float acc[2][kSums];
-  float d0[kPlanes][kSums], d1[kPlanes][kSums];
-  // What a warp multiplies in one group.
-  uint4 weights[2][kPlanes];
-  uint2 scales[2];
-  int to_come = 0;  // groups of all the work
-  const auto look = [&] {
-    if (to_come == 0) return;
-    --to_come;
-    barrier_wait(s.full(turn.stage), turn.parity);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint8_t* const from =
-          s.base + s.weights(turn.stage) + slots[half] * kPlanes * kBlockBytes + lane * 16;
-#pragma unroll
-      for (int plane = 0; plane < kPlanes; ++plane) {
-        weights[half][plane] = *reinterpret_cast<const uint4*>(from + plane * kBlockBytes);
-      }
-      scales[half] =
-          reinterpret_cast<const uint2*>(s.base + s.scales(turn.stage) + slots[half] * kTile * 4)[lane / 4];
-    }
-  };
-  int leaf = 0, left = per_leaf;
-  const auto end = [&](int half, const float* units) {
-    end_leaf(acc[half], totals + half * (kSums / 4) * 2 * kGroup, units, leaf == 0,
-             leaf == p.weights.leaves - 1);
-  };
-  const auto release = [&](int stage) {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(s.empty(stage));
-  };
-  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
-  const int groups = p.weights.groups();
-  if (first < count) to_come = ((count - 1 - first) / step + 1) * groups;
-  look();
-  for (int index = first; index < count; index += step) {
+  float acc[kSums], d[kPlanes][kSums];
+  for (int index = static_cast<int>(blockIdx.x); index < count; index += static_cast<int>(gridDim.x)) {
     const Work work = work_at<kTokens>(p, index, parts);
     int id = -1;
     if (in_group < work.count) {
@@ -337,100 +327,118 @@ __device__ void multiply_all(const FewProductParams& p, const Shared<kPlanes, kT
     }
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) acc[0][i] = acc[1][i] = 0.0F;
-    leaf = 0;
+    for (int i = 0; i < kSums; ++i) acc[i] = 0.0F;
+    int leaf = 0, left = per_leaf;
 #pragma unroll 1
     for (int g = 0; g < groups; ++g) {
-      const int stage = turn.stage;
-      const uint64_t rows = rows_descriptor(s.address + s.rows(stage));
-      const uint2 folded[2] = {scales[0], scales[1]};
-      fence_for_wgmma();
-      multiply<kPlanes>(d0, weights[0], rows);
-      multiply<kPlanes>(d1, weights[1], rows);
-      const auto* const of_rows = reinterpret_cast<const float*>(s.base + s.sums(stage)) + lane % 4 * 2;
-      float2 sums[kSums / 4];
+      const uint32_t stage = begin + turn.stage * L::kStage;
+      barrier_wait(L::full(begin, turn.stage), turn.parity);
+      uint4 weights[kPlanes];
 #pragma unroll
-      for (int j = 0; j < kSums / 4; ++j) sums[j] = *reinterpret_cast<const float2*>(of_rows + 8 * j);
-      turn.next();
-      look();
-      const bool leaf_ends = --left == 0;
-      wgmma_wait<1>();
-      fold<kPlanes>(acc[0], d0, folded[0], sums);
-      if (leaf_ends) end(0, of_rows + kTokens);
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        weights[plane] = read_words(stage + weights_at + plane * kBlockBytes);
+      }
+      const uint2 scales = read_pair(stage + scales_at);
+      fence_for_wgmma();
+      multiply<kPlanes>(d, weights, rows_descriptor(stage));
       wgmma_wait<0>();
-      fold<kPlanes>(acc[1], d1, folded[1], sums);
-      if (leaf_ends) {
-        end(1, of_rows + kTokens);
+      fold<kPlanes>(acc, d, scales, stage + sums_at);
+      if (--left == 0) {
+        end_leaf(acc, totals, stage + sums_at + kTokens * 4, leaf == 0, leaf == p.weights.leaves - 1);
         ++leaf;
         left = per_leaf;
       }
-      release(stage);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(L::empty(begin, turn.stage));
+      turn.next();
     }
-    auto* const y_rows = reinterpret_cast<int*>(s.base + s.y_rows(group, parity));
+    const uint32_t y_rows = begin + L::kYRows + (2 * group + parity) * kTokens * 4;
     parity ^= 1;
-    if (in_group < kTokens) y_rows[in_group] = id;
+    if (in_group < kTokens) write_int(y_rows + in_group * 4, id);
     named_barrier(1 + group, kGroup);
-    const int tiles[2] = {tile_at(p, work.part, slots[0]), tile_at(p, work.part, slots[1])};
-    if (p.swiglu != 0) {
-      if (tiles[0] < 0) continue;
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) acc[0][i] = swiglu(acc[0][i], acc[1][i]);
-      write(p, tiles[0], acc[0], y_rows, p.weights.n / 2);
-      continue;
-    }
-    if (tiles[0] >= 0) write(p, tiles[0], acc[0], y_rows, p.weights.n);
-    if (tiles[1] >= 0) write(p, tiles[1], acc[1], y_rows, p.weights.n);
+    const bool is_up = p.swiglu != 0 && slot >= kTilesHere / 2;
+    if (p.swiglu != 0) meet(acc, totals, is_up);
+    const int tile = tile_at(p, work.part, slot);
+    if (tile >= 0 && !is_up) write(p, tile, acc, y_rows, p.swiglu != 0 ? p.weights.n / 2 : p.weights.n);
   }
 }
 
 template <int kPlanes, int kTokens>
-__global__ void __launch_bounds__(kThreads, 1) many_kernel(FewProductParams p) {
+__global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
+    many_kernel(FewProductParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ uint8_t memory[];
+  extern __shared__ __align__(1024) uint8_t memory[];
   using L = Layout<kPlanes, kTokens>;
-  const Shared<kPlanes, kTokens> s(memory);
+  const uint32_t begin = shared_begin(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < L::kStages; ++stage) {
-      barrier_init(s.full(stage), kGroup);
-      barrier_init(s.empty(stage), 8);  // warps that multiply
+      barrier_init(L::full(begin, stage), kGroup);
+      barrier_init(L::empty(begin, stage), kTilesHere);
     }
   }
   __syncthreads();
   after_earlier_kernels();
-  const int parts = parts_of(p);
+  const int parts = parts_of(p.weights, p.swiglu);
   const int count = (p.items != nullptr ? *p.total : p.slots) * parts;
   if (threadIdx.x < kGroup) {
-    fewer_registers<kCopyRegisters>();
-    copy_all(p, s, count, parts);
+    fewer_registers<L::kCopyRegisters>();
+    copy_all<kPlanes, kTokens>(p, begin, count, parts);
   } else {
-    more_registers<kMultiplyRegisters>();
-    multiply_all(p, s, count, parts);
+    more_registers<L::kMultiplyRegisters>();
+    multiply_all<kPlanes, kTokens>(p, begin, count, parts);
   }
 #endif
 }
 
 template <int kPlanes, int kTokens>
-void launch(Launcher& launcher, const FewProductParams& p, int blocks) {
-  launcher.add(many_kernel<kPlanes, kTokens>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), p,
-               Layout<kPlanes, kTokens>::kBytes);
+void launch(Launcher& launcher, const FewProductParams& p, int processors) {
+  using L = Layout<kPlanes, kTokens>;
+  const int64_t most = int64_t{p.slots} * parts_of(p.weights, p.swiglu);
+  const int64_t blocks = processors * L::kBlocks;
+  launcher.add(many_kernel<kPlanes, kTokens>, dim3(static_cast<unsigned>(most < blocks ? most : blocks)),
+               dim3(kThreads), p, L::kBytes);
 }
 
 }  // namespace
 
-void product_many(Launcher& launcher, const FewProductParams& params, int together, int blocks) {
+int rows_together(const Weights& weights, bool swiglu, int64_t rows, int64_t copies, int processors) {
+  // What a block takes for a piece of work, relative to one of 128 rows: the work that rows share is a good
+  // part.
+  constexpr struct {
+    int rows;
+    float cost;
+  } kChoices[] = {{16, 0.25F}, {32, 0.37F}, {64, 0.6F}, {128, 1.0F}};
+  int best = 0;
+  float least = 0.0F;
+  for (const auto& choice : kChoices) {
+    if (weights.planes == 2 && choice.rows > 32) continue;
+    const int64_t blocks = choice.rows <= 32 && weights.planes == 1 ? 2 : 1;  // of a multiprocessor
+    // An expert's last piece of work is half full, on average.
+    const int64_t pieces = copies == 1 ? (rows + choice.rows - 1) / choice.rows
+                                       : copies * (2 * rows + choice.rows) / (2 * choice.rows);
+    const int64_t work = max(pieces, copies) * parts_of(weights, swiglu ? 1 : 0);
+    const int64_t waves = (work + processors * blocks - 1) / (processors * blocks) * blocks;
+    const float cost = choice.cost * static_cast<float>(waves);
+    if (best == 0 || cost < least) {
+      best = choice.rows;
+      least = cost;
+    }
+  }
+  return best;
+}
+
+void product_many(Launcher& launcher, const FewProductParams& params, int together, int processors) {
   FewProductParams p = params;
   if (p.items == nullptr) p.slots = (p.rows + together - 1) / together;
-  const int tiles = (p.weights.n + kTile - 1) / kTile;
-  const int parts = p.swiglu != 0 ? (tiles / 2 + 7) / 8 : (tiles + kTilesHere - 1) / kTilesHere;
-  const int64_t most = int64_t{p.slots} * parts;
-  const int here = most < blocks ? static_cast<int>(most) : blocks;
   const bool two = p.weights.planes == 2;
   if (together == 16) {
-    two ? launch<2, 16>(launcher, p, here) : launch<1, 16>(launcher, p, here);
+    two ? launch<2, 16>(launcher, p, processors) : launch<1, 16>(launcher, p, processors);
   } else if (together == 32) {
-    two ? launch<2, 32>(launcher, p, here) : launch<1, 32>(launcher, p, here);
+    two ? launch<2, 32>(launcher, p, processors) : launch<1, 32>(launcher, p, processors);
+  } else if (together == 64) {
+    launch<1, 64>(launcher, p, processors);
   } else {
-    launch<1, 64>(launcher, p, here);
+    launch<1, 128>(launcher, p, processors);
   }
 }
 

@@ -6,12 +6,15 @@
 
 namespace tercet::cuda {
 
-/// Rows that a block takes at a time: 16, 32 or 64; with two planes at most 32.
-constexpr int kMostTogether = 64;
-constexpr int kMostTogetherOfTwoPlanes = 32;
+/// Bytes of x.halves, and of an expert's or a product's weights, must be less than this.
+constexpr int64_t kManyBytes = int64_t{1} << 32;
 
-/// As product_few(), without `which`, for x.halves; items hold at most `together` pairs. `blocks`: those that
-/// the device runs at a time.
-void product_many(Launcher& launcher, const FewProductParams& params, int together, int blocks);
+/// How many of `rows` rows (or pairs, on average of an expert) blocks should take at a time: 16, 32, 64 or
+/// 128. `copies`: experts that are in use.
+int rows_together(const Weights& weights, bool swiglu, int64_t rows, int64_t copies, int processors);
+
+/// As product_few(), without `which`, for x.halves; items hold at most `together` pairs. `processors`: the
+/// device's.
+void product_many(Launcher& launcher, const FewProductParams& params, int together, int processors);
 
 }  // namespace tercet::cuda
