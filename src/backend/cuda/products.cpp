@@ -1,6 +1,7 @@
 #include "backend/cuda/products.h"
 
 #include <optional>
+#include <utility>
 
 #include "backend/cuda/kernels/pairs.h"
 #include "backend/cuda/kernels/product.h"
@@ -26,7 +27,10 @@ bool same_rounding(const Weights& a, const Weights& b) {
 /// Up to here every pair of a row and an expert reads its expert's weights by itself.
 constexpr int64_t kLonePairs = 64;
 /// From here on a dense product goes to product_many().
-constexpr int64_t kManyRows = 48;
+constexpr int64_t kManyRows = 12;
+
+/// From here on a warp rounds a row, below a block.
+constexpr int64_t kWarpRows = 1024;
 
 /// The kernel for that many rows.
 void run_few(Launcher& launcher, const FewProductParams& p) {
@@ -55,6 +59,7 @@ Products::Products(Launcher& launcher, int64_t& held, bool plain, int processors
       plane_units_(launcher, held),
       halves_(launcher, held),
       sums_(launcher, held),
+      leaves_(launcher, held),
       rest_(launcher, held),
       y_(launcher, held),
       sorted_(launcher, held),
@@ -158,7 +163,7 @@ Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8
   p.x_div = 1;
   p.flag_div = narrow(flag_div);
   p.units_per_row = narrow(h.cols / kBlock);
-  if (!planes) {
+  if (!planes && (count >= kWarpRows || h.cols > kHeldRow)) {
     round_many(launcher_, p);
   } else if (h.cols <= kHeldRow) {
     round_held_rows(launcher_, p);
@@ -172,9 +177,26 @@ void Products::run(const FewProductParams& p, Form form) {
   if (form == Form::planes) {
     run_few(launcher_, p);
   } else {
-    const int together = rows_together(p.weights, p.swiglu != 0, p.rows, 1, processors_);
-    product_many(launcher_, p, together, processors_);
+    run_many(p);
   }
+}
+
+void Products::run_many(FewProductParams p) {
+  const bool swiglu = p.swiglu != 0;
+  const int together = rows_together(p.weights, swiglu, p.rows, 1, processors_);
+  p.leaf_stride = leaf_floats(p.weights, p.rows, together, swiglu, processors_);
+  if (p.leaf_stride == 0) return product_many(launcher_, p, together, processors_);
+  LeafSumParams sum{};
+  sum.parts = leaves_.get<float>(p.leaf_stride * p.weights.leaves);
+  sum.y = std::exchange(p.y, leaves_.get<float>(0));
+  sum.ldy = std::exchange(p.ldy, p.weights.n);
+  sum.leaf_stride = p.leaf_stride;
+  sum.rows = p.rows;
+  sum.n = p.weights.n;
+  sum.leaves = p.weights.leaves;
+  sum.swiglu = std::exchange(p.swiglu, 0);
+  product_many(launcher_, p, together, processors_);
+  add_leaves(launcher_, sum);
 }
 
 void Products::plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
@@ -280,7 +302,7 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   p.k = narrow(h.cols);
   p.x_div = p.flag_div = 1;
   p.units_per_row = router.groups();
-  if (fast(router) && form == Form::halves) {
+  if (fast(router) && form == Form::halves && (h.rows >= kWarpRows || h.cols > kHeldRow)) {
     round_many(launcher_, p);
   } else if (fast(router) && h.cols <= kHeldRow) {
     round_held_rows(launcher_, p);

@@ -64,6 +64,7 @@ class Products {
   /// Rows ids[0 … count) of h, or all.
   Ready round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div, Form form);
   void run(const FewProductParams& p, Form form);
+  void run_many(FewProductParams p);
   void plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
                     Rows y);
   void plain_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
@@ -82,7 +83,7 @@ class Products {
     int32_t together = 0;
   } sort_of_;
   Scratch norm_planes_, norm_units_, norm_halves_, norm_sums_, unfit_;
-  Scratch numbers_, units_, planes_, plane_units_, halves_, sums_, rest_, y_, sorted_, items_;
+  Scratch numbers_, units_, planes_, plane_units_, halves_, sums_, leaves_, rest_, y_, sorted_, items_;
 };
 
 }  // namespace tercet::cuda

@@ -63,15 +63,24 @@ __device__ void multiply_keys(const uint16_t* keys, const Scratch& shared, float
   uint4 q[4];
 #pragma unroll
   for (int j = 0; j < 4; ++j) q[j] = *reinterpret_cast<const uint4*>(&shared.q[g][32 * t + 8 * j]);
+  // The next tile's keys are on their way while one is multiplied.
+  uint4 low[2][4], high[2][4];
+  const auto load = [&](int tile) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      low[tile % 2][j] = reinterpret_cast<const uint4*>(keys + (16 * tile + g) * kHead + 32 * t)[j];
+      high[tile % 2][j] = reinterpret_cast<const uint4*>(keys + (16 * tile + g + 8) * kHead + 32 * t)[j];
+    }
+  };
+  load(0);
 #pragma unroll
   for (int tile = 0; tile < 4; ++tile) {
-    const auto* low = reinterpret_cast<const uint4*>(keys + (16 * tile + g) * kHead + 32 * t);
-    const auto* high = reinterpret_cast<const uint4*>(keys + (16 * tile + g + 8) * kHead + 32 * t);
+    if (tile < 3) load(tile + 1);
     float c[4] = {};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const uint4 a = low[j];
-      const uint4 b = high[j];
+      const uint4 a = low[tile % 2][j];
+      const uint4 b = high[tile % 2][j];
       mma_fp16(c, a.x, b.x, a.y, b.y, q[j].x, q[j].y);
       mma_fp16(c, a.z, b.z, a.w, b.w, q[j].z, q[j].w);
     }
@@ -88,52 +97,72 @@ __device__ inline float quad_sum(float a) {
   return a + __shfl_xor_sync(kAll, a, 2);
 }
 
-/// From q·k to P: lane 4·head + t has the keys that aₜ of rule 8 adds, in its order. Returns z of the head.
+/// 2^e for −126 ≤ e ≤ 127.
+__device__ inline float plain_power(int e) { return __int_as_float((e + 127) << 23); }
+
+/// As fold_factor(), in fewer instructions.
+__device__ inline float short_factor(float difference) {
+  return difference < -60.0F ? 0.0F : plain_power(static_cast<int>(difference));
+}
+
+/// exp2_() for |f| ≤ ½.
+__device__ inline float exp2_of_fraction(float f) {
+  float p = 0x1.44138ap-13F;
+  p = fma_(p, f, 0x1.5f0890p-10F);
+  p = fma_(p, f, 0x1.3b2a54p-7F);
+  p = fma_(p, f, 0x1.c6af6cp-5F);
+  p = fma_(p, f, 0x1.ebfbe0p-3F);
+  p = fma_(p, f, 0x1.62e430p-1F);
+  return fma_(p, f, 1.0F);
+}
+
+/// From q·k to P: lane 4·head + t has the keys that aₜ of rule 8 adds, in its order. Returns z + 10 of the
+/// head: divided by 2^(z + 10), P's least step is that of fp16, 2^-24, and it has 11 bits as well.
 __device__ int weigh_keys(int visible, int warp, Scratch& shared) {
   const int head = static_cast<int>(threadIdx.x) % 32 / 4;
   const int t = static_cast<int>(threadIdx.x) % 4;
-  float* scores = shared.scores[warp][head];
+  const float* from = shared.scores[warp][head];
   const auto key_of = [t](int i) { return i / 2 * 8 + 2 * t + i % 2; };
+  const float q_power = plain_power(shared.q_exponent[head]);
+  float scores[16];
   float m = -INFINITY;
-#pragma unroll 4
+#pragma unroll
   for (int i = 0; i < 16; ++i) {
     const int key = key_of(i);
-    const int exponent = shared.q_exponent[head] + shared.key_exponents[warp][key];
-    const float score = scores[key] * power_of_two(exponent) * kScale;
-    scores[key] = score;
-    if (key < visible) m = fmaxf(m, nearest(score));
+    const float factor = kScale * plain_power(shared.key_exponents[warp][key]);
+    scores[i] = (from[key] * q_power) * factor;
+    if (key >= visible) scores[i] = -INFINITY;
+    m = fmaxf(m, scores[i]);
   }
   m = fmaxf(m, __shfl_xor_sync(kAll, m, 1));
-  m = fmaxf(m, __shfl_xor_sync(kAll, m, 2));
+  m = rintf(fmaxf(m, __shfl_xor_sync(kAll, m, 2)));
   float l = 0.0F;
   float sum = 0.0F;
-#pragma unroll 4
+#pragma unroll
   for (int i = 0; i < 16; ++i) {
-    const int key = key_of(i);
-    const float whole = nearest(scores[key]);
+    const float whole = rintf(scores[i]);
     const float below = whole - m;
-    float p = 0.0F;
-    if (key < visible && below >= -100.0F) {
-      p = exp2_(scores[key] - whole) * power_of_two(static_cast<int>(below));
-    }
-    const float weighted = p * power_of_two(shared.value_exponents[warp][key]);
-    scores[key] = weighted;
+    // 2^below by its exponent: 1.5·2^23 + below holds below in its low bits.
+    const uint32_t power = float_bits(below + 12582912.0F) << 23;
+    float p = float_from_bits(float_bits(exp2_of_fraction(scores[i] - whole)) + power);
+    p = below >= -100.0F ? p : 0.0F;
+    scores[i] = p * plain_power(shared.value_exponents[warp][key_of(i)]);
     l = l + p;
-    sum = sum + weighted;
+    sum = sum + scores[i];
   }
   l = quad_sum(l);
   const int z = ceil_exponent(quad_sum(sum) * (1.0F + 0x1p-7F));
-  const float down = power_of_two(-z);
-#pragma unroll 4
-  for (int i = 0; i < 16; ++i) {
-    const int key = key_of(i);
-    shared.weights[warp][head][key] = half_bits(round_to_step(scores[key], z - 14) * down);
+  const float down = plain_power(-z - 10);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    *reinterpret_cast<__half2*>(&shared.weights[warp][head][8 * j + 2 * t]) =
+        __floats2half2_rn(scores[2 * j] * down, scores[2 * j + 1] * down);
   }
   if (t == 0) {
     shared.m[warp][head] = m;
     shared.l[warp][head] = l;
   }
-  return z;
+  return z + 10;
 }
 
 /// One block of 64 keys for all heads: m, l and O into `shared`.
@@ -144,6 +173,18 @@ __device__ void attend_block(const SpanParams& s, int64_t slot, int visible, int
   const CacheView& cache = s.rows.cache;
   multiply_keys(cache.keys + slot * kHead, shared, shared.scores[warp]);
   __syncwarp();
+  // The first values come while the keys are weighed.
+  constexpr int kAhead = 3;
+  uint4 values[kAhead + 1][4];
+  const auto load = [&](int tile) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      values[tile % (kAhead + 1)][j] = reinterpret_cast<const uint4*>(
+          cache.values + slot * kHead + (16 * tile + g + j / 2 * 8) * 64 + 16 * t)[j % 2];
+    }
+  };
+#pragma unroll
+  for (int tile = 0; tile < kAhead; ++tile) load(tile);
   const int z = weigh_keys(visible, warp, shared);
   const float up[2] = {power_of_two(__shfl_sync(kAll, z, 8 * t)),
                        power_of_two(__shfl_sync(kAll, z, 8 * t + 4))};
@@ -153,13 +194,11 @@ __device__ void attend_block(const SpanParams& s, int64_t slot, int visible, int
   float o[8][4] = {};
 #pragma unroll
   for (int tile = 0; tile < 8; ++tile) {
-    const uint16_t* values = cache.values + slot * kHead + (16 * tile + g) * 64 + 16 * t;
-    const auto* low = reinterpret_cast<const uint4*>(values);
-    const auto* high = reinterpret_cast<const uint4*>(values + 8 * 64);
+    if (tile + kAhead < 8) load(tile + kAhead);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const uint4 a = low[j];
-      const uint4 b = high[j];
+      const uint4 a = values[tile % (kAhead + 1)][j];
+      const uint4 b = values[tile % (kAhead + 1)][2 + j];
       mma_fp16(o[tile], a.x, b.x, a.y, b.y, weights[j].x, weights[j].y);
       mma_fp16(o[tile], a.z, b.z, a.w, b.w, weights[j].z, weights[j].w);
     }
@@ -224,8 +263,8 @@ __global__ void __launch_bounds__(kWarps * 32) span_kernel(SpanParams s) {
 #pragma unroll 1
     for (int w = 1; w < here; ++w) {
       const float next = fmaxf(m, shared.m[w][head]);
-      const float a = fold_factor(m - next);
-      const float b = fold_factor(shared.m[w][head] - next);
+      const float a = short_factor(m - next);
+      const float b = short_factor(shared.m[w][head] - next);
       o = o * a + shared.o[w][head][d] * b;
       l = l * a + shared.l[w][head] * b;
       m = next;
@@ -253,17 +292,34 @@ __global__ void __launch_bounds__(kHead) fold_kernel(SpanParams s) {
   const int blocks = s.rows.places.position[row] / 64 + 1;
   const int spans = (blocks + kSpanBlocks - 1) / kSpanBlocks;
   if (spans == 1) return;
-  const float* partial = s.partials + (blockIdx.x * s.rows.heads + head) * s.spans * kPartial;
-  float m = partial[kHead], l = partial[kHead + 1], o = partial[d];
-#pragma unroll 2
-  for (int i = 1; i < spans; ++i) {
-    partial += kPartial;
-    const float next = fmaxf(m, partial[kHead]);
-    const float a = fold_factor(m - next);
-    const float b = fold_factor(partial[kHead] - next);
-    o = o * a + partial[d] * b;
-    l = l * a + partial[kHead + 1] * b;
-    m = next;
+  const float* const partial = s.partials + (blockIdx.x * s.rows.heads + head) * s.spans * kPartial;
+  // The factors first, a piece of the spans at a time, so that O's loads wait for nothing.
+  __shared__ float m_of[kHead], l_of[kHead], before[kHead], own[kHead];
+  float m = -INFINITY, l = 0.0F, o = 0.0F;
+#pragma unroll 1
+  for (int first = 0; first < spans; first += kHead) {
+    const int here = min(kHead, spans - first);
+    __syncthreads();
+    if (d < here) {
+      m_of[d] = partial[(first + d) * kPartial + kHead];
+      l_of[d] = partial[(first + d) * kPartial + kHead + 1];
+    }
+    __syncthreads();
+    if (d < here) {
+      float earlier = m;
+#pragma unroll 4
+      for (int i = 0; i < d; ++i) earlier = fmaxf(earlier, m_of[i]);
+      const float next = fmaxf(earlier, m_of[d]);
+      before[d] = short_factor(earlier - next);
+      own[d] = short_factor(m_of[d] - next);
+    }
+    __syncthreads();
+#pragma unroll 8
+    for (int i = 0; i < here; ++i) {
+      o = o * before[i] + partial[(first + i) * kPartial + d] * own[i];
+      l = l * before[i] + l_of[i] * own[i];
+      m = fmaxf(m, m_of[i]);
+    }
   }
   s.rows.out[row * s.rows.ld_out + head * kHead + d] = o / l;
 }

@@ -29,7 +29,8 @@ struct FewProductParams {
   float* y;   // [rows][ldy]
   Rounded x;  // planes
   int64_t values_stride, scales_stride, ldy;
-  int32_t rows;   // without experts
+  int64_t leaf_stride;  // of product_many()
+  int32_t rows;         // without experts
   int32_t slots;  // with `which`: pairs; with `items`: the most that there can be; else set by product_few()
   int32_t x_div;
   int32_t together;  // set by product_few(): leaves that warps compute side by side, all of them or one

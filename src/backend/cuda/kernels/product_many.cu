@@ -59,9 +59,11 @@ struct Turn {
   }
 };
 
-/// What a block works at: rows or pairs first … first + count, outputs of `part`.
+/// What a block works at: rows or pairs first … first + count, outputs of `part`, leaves leaf … leaf +
+/// leaves.
 struct Work {
   int first, count, part;
+  int leaf, leaves;
   int64_t expert;
 };
 
@@ -73,9 +75,16 @@ __device__ __host__ inline int parts_of(const Weights& w, int swiglu) {
 
 template <int kTokens>
 __device__ inline Work work_at(const FewProductParams& p, int index, int parts) {
-  Work out{index / parts * kTokens, 0, index % parts, 0};
+  Work out{0, 0, index % parts, 0, p.weights.leaves, 0};
+  int slot = index / parts;
+  if (p.leaf_stride != 0) {
+    out.leaf = slot % p.weights.leaves;
+    out.leaves = 1;
+    slot /= p.weights.leaves;
+  }
+  out.first = slot * kTokens;
   if (p.items != nullptr) {
-    const PairItem item = p.items[index / parts];
+    const PairItem item = p.items[slot];
     out.first = item.first;
     out.count = item.count;
     out.expert = item.expert;
@@ -119,8 +128,11 @@ __device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, i
   Turn<L::kStages> turn;
   for (int index = static_cast<int>(blockIdx.x); index < count; index += static_cast<int>(gridDim.x)) {
     const Work work = work_at<kTokens>(p, index, parts);
-    const uint8_t* values = p.weights.values + work.expert * p.values_stride;
-    const uint8_t* scales = p.weights.scales + work.expert * p.scales_stride;
+    const int first = work.leaf * per_leaf;
+    const int end = first + work.leaves * per_leaf;
+    const uint8_t* values =
+        p.weights.values + work.expert * p.values_stride + first * (kPlanes * kBlockBytes);
+    const uint8_t* scales = p.weights.scales + work.expert * p.scales_stride + first * (kTile * 4);
     uint32_t weights[kTiles];  // bytes from `values` on
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
@@ -130,7 +142,7 @@ __device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, i
     }
     scales += int64_t{max(tile_at(p, work.part, min(thread / 4, kTilesHere - 1)), 0)} * groups * (kTile * 4) +
               thread % 4 * 16;
-    const auto* halves = reinterpret_cast<const uint8_t*>(p.x.halves);
+    const auto* halves = reinterpret_cast<const uint8_t*>(p.x.halves) + first * (kBlock * 2);
     uint32_t rows[kRowPieces];  // bytes from `halves` on
 #pragma unroll
     for (int i = 0; i < kRowPieces; ++i) {
@@ -139,11 +151,11 @@ __device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, i
     }
     // Sums of each group, or, by the same threads afterwards, the unit of its leaf.
     const int64_t row = x_row(p, work, min(thread % kTokens, work.count - 1));
-    const float* sums = p.x.sums + row * groups;
-    const float* units = p.x.leaf_units + row * p.weights.leaves;
+    const float* sums = p.x.sums + row * groups + first;
+    const float* units = p.x.leaf_units + row * p.weights.leaves + work.leaf;
     int left = per_leaf;
 #pragma unroll 1
-    for (int g = 0; g < groups; ++g) {
+    for (int g = first; g < end; ++g) {
       const uint32_t stage = begin + turn.stage * L::kStage;
       barrier_wait(L::empty(begin, turn.stage), turn.parity ^ 1U);
 #pragma unroll
@@ -256,7 +268,7 @@ __device__ inline void end_leaf(float (&acc)[kSums], uint32_t totals, uint32_t u
 }
 
 template <int kSums>
-__device__ inline void write(const FewProductParams& p, int tile, const float (&values)[kSums],
+__device__ inline void write(const FewProductParams& p, float* y, int tile, const float (&values)[kSums],
                              uint32_t y_rows, int columns) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int n = tile * kTile + lane / 4;
@@ -266,7 +278,7 @@ __device__ inline void write(const FewProductParams& p, int tile, const float (&
     for (int e = 0; e < 2; ++e) {
       const int row = read_int(y_rows + (8 * j + lane % 4 * 2 + e) * 4);
       if (row < 0) continue;
-      float* const to = p.y + int64_t{row} * p.ldy + n;
+      float* const to = y + int64_t{row} * p.ldy + n;
       if (n < columns) to[0] = values[4 * j + e];
       if (n + 8 < columns) to[8] = values[4 * j + 2 + e];
     }
@@ -306,8 +318,7 @@ __device__ void multiply_all(const FewProductParams& p, uint32_t begin, int coun
   const int slot = thread / 32;
   const int lane = thread % 32;
   const int in_group = thread % kGroup;
-  const int groups = p.weights.groups();
-  const int per_leaf = groups / p.weights.leaves;
+  const int per_leaf = p.weights.groups() / p.weights.leaves;
   const uint32_t totals = begin + L::kTotals + thread * 16;
   const uint32_t weights_at = L::kWeights + slot * kPlanes * kBlockBytes + lane * 16;
   const uint32_t scales_at = L::kScales + slot * kTile * 4 + lane / 4 * 8;
@@ -320,7 +331,7 @@ __device__ void multiply_all(const FewProductParams& p, uint32_t begin, int coun
     int id = -1;
     if (in_group < work.count) {
       id = static_cast<int>(y_row(p, work, in_group));
-      if (p.unfit != nullptr && work.part == 0 && group == 0) {
+      if (p.unfit != nullptr && work.part == 0 && work.leaf == 0 && group == 0) {
         const int64_t row = x_row(p, work, in_group);
         if (p.unfit[row] != 0) p.failed[row] = 1;
       }
@@ -330,7 +341,7 @@ __device__ void multiply_all(const FewProductParams& p, uint32_t begin, int coun
     for (int i = 0; i < kSums; ++i) acc[i] = 0.0F;
     int leaf = 0, left = per_leaf;
 #pragma unroll 1
-    for (int g = 0; g < groups; ++g) {
+    for (int g = work.leaves * per_leaf; g > 0; --g) {
       const uint32_t stage = begin + turn.stage * L::kStage;
       barrier_wait(L::full(begin, turn.stage), turn.parity);
       uint4 weights[kPlanes];
@@ -344,7 +355,7 @@ __device__ void multiply_all(const FewProductParams& p, uint32_t begin, int coun
       wgmma_wait<0>();
       fold<kPlanes>(acc, d, scales, stage + sums_at);
       if (--left == 0) {
-        end_leaf(acc, totals, stage + sums_at + kTokens * 4, leaf == 0, leaf == p.weights.leaves - 1);
+        end_leaf(acc, totals, stage + sums_at + kTokens * 4, leaf == 0, leaf == work.leaves - 1);
         ++leaf;
         left = per_leaf;
       }
@@ -359,7 +370,9 @@ __device__ void multiply_all(const FewProductParams& p, uint32_t begin, int coun
     const bool is_up = p.swiglu != 0 && slot >= kTilesHere / 2;
     if (p.swiglu != 0) meet(acc, totals, is_up);
     const int tile = tile_at(p, work.part, slot);
-    if (tile >= 0 && !is_up) write(p, tile, acc, y_rows, p.swiglu != 0 ? p.weights.n / 2 : p.weights.n);
+    if (tile >= 0 && !is_up)
+      write(p, p.y + work.leaf * p.leaf_stride, tile, acc, y_rows,
+            p.swiglu != 0 ? p.weights.n / 2 : p.weights.n);
   }
 }
 
@@ -379,7 +392,8 @@ __global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
   __syncthreads();
   after_earlier_kernels();
   const int parts = parts_of(p.weights, p.swiglu);
-  const int count = (p.items != nullptr ? *p.total : p.slots) * parts;
+  const int count =
+      (p.items != nullptr ? *p.total : p.slots * (p.leaf_stride != 0 ? p.weights.leaves : 1)) * parts;
   if (threadIdx.x < kGroup) {
     fewer_registers<L::kCopyRegisters>();
     copy_all<kPlanes, kTokens>(p, begin, count, parts);
@@ -390,16 +404,45 @@ __global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
 #endif
 }
 
+/// y = the leaves' sums one after another, then SwiGLU where asked for.
+__global__ void add_leaves_kernel(LeafSumParams p) {
+  after_earlier_kernels();
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int columns = p.swiglu != 0 ? p.n / 2 : p.n;
+  if (i >= int64_t{p.rows} * columns) return;
+  const int64_t row = i / columns;
+  const auto total = [&](int64_t column) {
+    const float* from = p.parts + row * p.n + column;
+    float sum = from[0];
+#pragma unroll 4
+    for (int leaf = 1; leaf < p.leaves; ++leaf) sum = sum + from[leaf * p.leaf_stride];
+    return sum;
+  };
+  const float value = total(i % columns);
+  p.y[row * p.ldy + i % columns] = p.swiglu != 0 ? swiglu(value, total(i % columns + columns)) : value;
+}
+
 template <int kPlanes, int kTokens>
 void launch(Launcher& launcher, const FewProductParams& p, int processors) {
   using L = Layout<kPlanes, kTokens>;
-  const int64_t most = int64_t{p.slots} * parts_of(p.weights, p.swiglu);
+  const int64_t most =
+      int64_t{p.slots} * parts_of(p.weights, p.swiglu) * (p.leaf_stride != 0 ? p.weights.leaves : 1);
   const int64_t blocks = processors * L::kBlocks;
   launcher.add(many_kernel<kPlanes, kTokens>, dim3(static_cast<unsigned>(most < blocks ? most : blocks)),
                dim3(kThreads), p, L::kBytes);
 }
 
 }  // namespace
+
+int64_t leaf_floats(const Weights& weights, int64_t rows, int together, bool swiglu, int processors) {
+  const int64_t pieces = (rows + together - 1) / together * parts_of(weights, swiglu ? 1 : 0);
+  return weights.leaves > 1 && 2 * pieces <= processors ? rows * weights.n : 0;
+}
+
+void add_leaves(Launcher& launcher, const LeafSumParams& params) {
+  const int64_t count = int64_t{params.rows} * (params.swiglu != 0 ? params.n / 2 : params.n);
+  launcher.add(add_leaves_kernel, dim3(static_cast<unsigned>((count + 127) / 128)), dim3(128), params);
+}
 
 int rows_together(const Weights& weights, bool swiglu, int64_t rows, int64_t copies, int processors) {
   // What a block takes for a piece of work, relative to one of 128 rows: the work that rows share is a good
