@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda_step.h"
 #include "backend/cuda/evaluation.h"
 #include "backend/cuda/kernels/rows.h"
+#include "backend/cuda/kernels/write_kv.h"
 #include "backend/cuda/packing.h"
 #include "backend/cuda/products.h"
 #include "backend/cuda/runtime/status.h"
@@ -40,7 +41,9 @@ class CudaOps final : public Ops {
                   options.plain || device.major != 9 ? 0 : device.processors),
         evaluation_(launcher_, held_),
         angles_(launcher_, held_),
-        partials_(launcher_, held_) {
+        partials_(launcher_, held_),
+        queries_(launcher_, held_),
+        query_powers_(launcher_, held_) {
     launcher_.set_before([this] { input_.flush(stream_.get()); });
   }
 
@@ -52,7 +55,7 @@ class CudaOps final : public Ops {
     if (bytes > 0) {  // NaN: what nobody wrote, nobody may read
       check(cudaMemsetAsync(memory->get(), 0xff, static_cast<size_t>(bytes), stream_.get()));
     }
-    products_.forget();
+    forget();
     return Buffer(memory->get(), [this, memory](void*) {
       wait();
       *memory = {};
@@ -60,7 +63,7 @@ class CudaOps final : public Ops {
   }
   void upload(void* device, const void* host, int64_t bytes) override {
     wait();
-    products_.forget();
+    forget();
     // On the stream: the runtime may return before the bytes have arrived, and kernels must not.
     check(cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_.get()));
     check(cudaStreamSynchronize(stream_.get()));
@@ -111,7 +114,7 @@ class CudaOps final : public Ops {
     use_device();
     wait();
     if (live_steps_ == 0) input_.reset();
-    products_.forget();
+    forget();
     angles_of_ = nullptr;
     auto step = std::make_unique<CudaStep>();
     step->live = &live_steps_;
@@ -155,6 +158,7 @@ class CudaOps final : public Ops {
   void linear(Step& step, Rows h, const Linear& weights, Rows y) override {
     TERCET_CHECK_EQ(h.rows, y.rows);
     check_product(h, weights, y.cols);
+    rounded_queries_ = nullptr;
     products_.linear(own(step).failed, h, nullptr, own(weights), y);
     done();
   }
@@ -185,8 +189,13 @@ class CudaOps final : public Ops {
     p.heads = static_cast<int32_t>(qkv.cols / kHeadSize) - 2 * cache.heads;
     p.layer = layer;
     p.eps = eps;
-    options_.plain ? cuda::write_kv(launcher_, p) : write_kv_by_warps(launcher_, p);
+    if (options_.plain) {
+      cuda::write_kv(launcher_, p);
+    } else {
+      write_kv_and_queries(launcher_, {p, queries_of(p.rows, p.heads)});
+    }
     products_.written(qkv);
+    rounded_queries_ = options_.plain ? nullptr : qkv.data;
     done();
   }
 
@@ -276,6 +285,12 @@ class CudaOps final : public Ops {
     launcher_.wait();
   }
 
+  /// What was rounded ahead: the memory that it stands for may have changed.
+  void forget() {
+    products_.forget();
+    rounded_queries_ = nullptr;
+  }
+
   void done() {
     if (options_.synchronous) wait();
   }
@@ -342,7 +357,7 @@ class CudaOps final : public Ops {
     if (a.tile_count > 0) attention_tiles(launcher_, {p, a.tiles, a.tile_count, 0});
     AttentionParams alone = p;
     alone.rows = a.alone_count;
-    if (alone.rows > 0) attend_by_spans(step, alone, a.alone);
+    if (alone.rows > 0) attend_by_blocks(step, alone, a.alone);
   }
 
   /// Tiles take a sequence's blocks one after another: they need many rows to be the faster ones.
@@ -377,27 +392,29 @@ class CudaOps final : public Ops {
     return out;
   }
 
+  Queries queries_of(int64_t rows, int64_t heads) {
+    return {queries_.get<uint16_t>(rows * heads * kHead), query_powers_.get<float>(rows * heads)};
+  }
+
   /// Rows in parts, so that the partial results of long contexts stay within bounds.
-  void attend_by_spans(const CudaStep& step, AttentionParams p, const int32_t* list) {
+  void attend_by_blocks(const CudaStep& step, AttentionParams p, const int32_t* list) {
     constexpr int64_t kMostFloats = int64_t{64} << 20;
-    const auto spans = static_cast<int64_t>(
-        std::bit_ceil(static_cast<uint32_t>(step.last_position / (kPageTokens * kSpanBlocks) + 1)));
-    const int64_t row_floats = p.heads * spans * kPartial;
+    const int64_t all_rows = step.batch.rows();
+    const Queries queries = queries_of(all_rows, p.heads);
+    if (rounded_queries_ != p.qkv) {
+      round_queries(launcher_, {p.qkv, queries, p.ld, static_cast<int32_t>(all_rows), p.heads});
+    }
+    const auto blocks =
+        static_cast<int64_t>(std::bit_ceil(static_cast<uint32_t>(step.last_position / kPageTokens + 1)));
+    const int64_t row_floats = p.heads * blocks * kPartial;
     const auto at_a_time = static_cast<int32_t>(std::clamp<int64_t>(kMostFloats / row_floats, 1, p.rows));
     const int32_t rows = p.rows;
     for (int32_t first = 0; first < rows; first += at_a_time) {
       AttentionParams part = p;
       part.rows = std::min(at_a_time, rows - first);
-      if (list == nullptr) {
-        part.qkv += first * p.ld;
-        part.out += first * p.ld_out;
-        part.failed += first;
-        part.places.position += first;
-        part.places.first_page += first;
-      }
-      float* partials = spans == 1 ? nullptr : partials_.get<float>(at_a_time * row_floats);
-      const int32_t* const rest = list == nullptr ? nullptr : list + first;
-      attention_spans(launcher_, {part, partials, rest, static_cast<int32_t>(spans), 0});
+      attention_blocks(launcher_,
+                       {part, queries, partials_.get<float>(part.rows * row_floats),
+                        list == nullptr ? nullptr : list + first, first, static_cast<int32_t>(blocks)});
     }
   }
 
@@ -411,7 +428,8 @@ class CudaOps final : public Ops {
   Packer packer_;
   Products products_;
   Evaluation evaluation_;
-  Scratch angles_, partials_;
+  Scratch angles_, partials_, queries_, query_powers_;
+  const float* rounded_queries_ = nullptr;  // the rows whose queries are those
   const Step* angles_of_ = nullptr;
 };
 

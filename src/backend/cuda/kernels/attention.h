@@ -56,8 +56,6 @@ struct WriteKvParams {
   float eps;
 };
 void write_kv(Launcher& launcher, const WriteKvParams& params);
-/// The same by a warp a row and head, faster.
-void write_kv_by_warps(Launcher& launcher, const WriteKvParams& params);
 
 struct CopyPageParams {
   CacheView cache;
@@ -77,18 +75,6 @@ struct AttentionParams {
 };
 void attention(Launcher& launcher, const AttentionParams& params);
 
-/// The same by fp16 tensor cores: a block a row, KV head and span, whose up to 8 query heads share the reads.
-/// Partial results go to `partials`, [rows.rows][heads][spans][kPartial] floats, and are folded by a second
-/// kernel.
-constexpr int kPartial = kHead + 2;
-constexpr int kMaxSharing = 8;
-struct SpanParams {
-  AttentionParams rows;
-  float* partials;
-  const int32_t* list;  // which of the rows, rows.rows of them; null: the first
-  int32_t spans;        // of the longest row, or more
-  int32_t zero;
-};
-void attention_spans(Launcher& launcher, const SpanParams& params);
+constexpr int kMaxSharing = 8;  // query heads of a KV head that the fast forms take
 
 }  // namespace tercet::cuda

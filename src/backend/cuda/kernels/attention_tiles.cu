@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/attention_tiles.h"
 #include "backend/cuda/kernels/copies.cuh"
+#include "backend/cuda/kernels/weighing.cuh"
 #include "backend/cuda/kernels/wgmma.cuh"
 
 namespace tercet::cuda {
@@ -91,20 +92,9 @@ __device__ void round_queries(const TileParams& p, uint32_t begin, AttentionTile
     const Pair pair = pair_at(tile, sharing, group, index);
     const float* from = p.rows.qkv + pair.row * p.rows.ld + (kv_head * sharing + pair.head) * kHead;
     float x[4];
-    uint32_t largest = 0;
-    for (int i = 0; i < 4; ++i) {
-      x[i] = from[lane + 32 * i];
-      largest = max(largest, magnitude_bits(x[i]));
-    }
-    float size = float_from_bits(warp_max(largest));
-    const int e = ceil_exponent(size);
-    if (!exponent_fails(e)) {
-      const float down = power_of_two(-e);
-      float squares[4];
-      for (int i = 0; i < 4; ++i) squares[i] = fma_(x[i] * down, x[i] * down, 0.0F);
-      const float sum = warp_tree((squares[0] + squares[2]) + (squares[1] + squares[3]));
-      size = __shfl_sync(kAll, power_of_two(e) * sqrt_(sum) * (1.0F + 0x1p-9F), 0);
-    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = from[lane + 32 * i];
+    const float size = size_of(x);
     HeadNumber n{};
     for (int i = 0; i < 4; ++i) {
       n = round_head(x[i], size, 12);
@@ -131,27 +121,6 @@ __device__ inline void multiply_keys(uint32_t begin, int group, int stage, float
     wgmma(scores, queries + at, keys + at, i);
   }
   wgmma_commit();
-}
-
-__device__ inline float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kAll, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kAll, x, 2));
-}
-/// (a₀ + a₁) + (a₂ + a₃) of the four lanes of a row.
-__device__ inline float quad_sum(float a) {
-  a = a + __shfl_xor_sync(kAll, a, 1);
-  return a + __shfl_xor_sync(kAll, a, 2);
-}
-
-/// exp2_() for |f| ≤ ½.
-__device__ inline float exp2_of_fraction(float f) {
-  float p = 0x1.44138ap-13F;
-  p = fma_(p, f, 0x1.5f0890p-10F);
-  p = fma_(p, f, 0x1.3b2a54p-7F);
-  p = fma_(p, f, 0x1.c6af6cp-5F);
-  p = fma_(p, f, 0x1.ebfbe0p-3F);
-  p = fma_(p, f, 0x1.62e430p-1F);
-  return fma_(p, f, 1.0F);
 }
 
 /// What a block's keys come to, of a lane's two rows.
@@ -196,12 +165,7 @@ __device__ inline Weighed weigh(float (&scores)[32], uint32_t factors, const flo
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& score = scores[4 * j + 2 * row + e];
-        const float whole = rintf(score);
-        const float below = whole - out.m[row];
-        // 2^below by its exponent: 1.5·2^23 + below holds below in its low bits.
-        const uint32_t power = float_bits(below + 12582912.0F) << 23;
-        const float p = float_from_bits(float_bits(exp2_of_fraction(score - whole)) + power);
-        const float weight = below >= -100.0F ? p : 0.0F;
+        const float weight = weight_of(score, out.m[row]);
         const float weighted = weight * (e == 0 ? factor.x : factor.y);
         l = l + weight;
         sum = sum + weighted;
@@ -209,15 +173,13 @@ __device__ inline Weighed weigh(float (&scores)[32], uint32_t factors, const flo
       }
     }
     out.l[row] = quad_sum(l);
-    const int z = ceil_exponent(quad_sum(sum) * (1.0F + 0x1p-7F));
-    // Divided by 2^(z + 10), P's least step is that of fp16, 2^-24, and it has 11 bits as well.
-    out.up[row] = power_of_two(z + 10);
-    const float down = power_of_two(-z - 10);
+    const int z = weight_exponent(quad_sum(sum));
+    out.up[row] = plain_power(z);
+    const float down = plain_power(-z);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float* const of_pair = &scores[4 * j + 2 * row];
-      const __half2 pair = __floats2half2_rn(of_pair[0] * down, of_pair[1] * down);
-      weights[2 * j + row] = *reinterpret_cast<const uint32_t*>(&pair);
+      weights[2 * j + row] = half_pair(of_pair[0] * down, of_pair[1] * down);
     }
   }
   return out;
@@ -235,8 +197,8 @@ __device__ inline void fold(Running& into, const float (&m)[2], const float (&l)
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const float next = fmaxf(into.m[row], m[row]);
-    a[row] = fold_factor(into.m[row] - next);
-    b[row] = fold_factor(m[row] - next);
+    a[row] = short_factor(into.m[row] - next);
+    b[row] = short_factor(m[row] - next);
     into.l[row] = into.l[row] * a[row] + l[row] * b[row];
     into.m[row] = next;
   }

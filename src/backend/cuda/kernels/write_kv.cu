@@ -1,33 +1,16 @@
-#include "backend/cuda/kernels/attention.cuh"
-#include "backend/cuda/kernels/attention.h"
+#include "backend/cuda/kernels/attention_blocks.h"
+#include "backend/cuda/kernels/weighing.cuh"
+#include "backend/cuda/kernels/write_kv.h"
 
 namespace tercet::cuda {
 namespace {
 
 constexpr int kWarps = 8;
 
-/// The tree of rule 5 over 128 values, of which lane l holds l, l + 32, l + 64 and l + 96.
-__device__ inline float head_tree(const float (&x)[4]) {
-  return __shfl_sync(kAll, warp_tree((x[0] + x[2]) + (x[1] + x[3])), 0);
-}
-
-__device__ inline float largest_of(const float (&x)[4]) {
-  uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) largest = max(largest, magnitude_bits(x[i]));
-  return float_from_bits(warp_max(largest));
-}
-
-__device__ inline float squares(const float (&x)[4], float scale) {
-  float squared[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) squared[i] = fma_(x[i] * scale, x[i] * scale, 0.0F);
-  return head_tree(squared);
-}
-
 /// A warp a row and head: q heads, then k heads, then v heads.
-__global__ void __launch_bounds__(kWarps * 32) write_kv_kernel(WriteKvParams p) {
+__global__ void __launch_bounds__(kWarps * 32) write_kv_kernel(WriteKvAndQueriesParams all) {
   after_earlier_kernels();
+  const WriteKvParams& p = all.write;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
@@ -52,12 +35,14 @@ __global__ void __launch_bounds__(kWarps * 32) write_kv_kernel(WriteKvParams p) 
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) at[32 * i] = x[i];
-    if (head < p.heads) return;
+    if (head < p.heads) {
+      const int64_t index = row * p.heads + head;
+      return put_query(all.queries.halves + index * kHead, all.queries.powers + index, x);
+    }
   }
   const int position = p.places.position[row];
   const int page = p.places.pages[p.places.first_page[row] + position / 64];
-  float size = largest_of(x);
-  const int e = ceil_exponent(size);
+  const float size = is_value ? largest_of(x) : size_of(x);
   if (is_value) {
     const int64_t slot = p.cache.slot(p.layer, page, head - p.heads - p.cache.heads);
     HeadNumber v{};
@@ -70,9 +55,6 @@ __global__ void __launch_bounds__(kWarps * 32) write_kv_kernel(WriteKvParams p) 
     if (lane == 0) p.cache.value_exponents[slot + position % 64] = static_cast<int8_t>(v.exponent);
     if (lane == 0 && !v.finite) p.failed[row] = 1;
     return;
-  }
-  if (!exponent_fails(e)) {
-    size = power_of_two(e) * sqrt_(squares(x, power_of_two(-e))) * (1.0F + 0x1p-9F);
   }
   const int64_t slot = p.cache.slot(p.layer, page, head - p.heads) + position % 64;
   HeadNumber k{};
@@ -87,11 +69,12 @@ __global__ void __launch_bounds__(kWarps * 32) write_kv_kernel(WriteKvParams p) 
 
 }  // namespace
 
-void write_kv_by_warps(Launcher& launcher, const WriteKvParams& params) {
-  const int heads = params.heads + 2 * params.cache.heads;
-  launcher.add(write_kv_kernel,
-               dim3(static_cast<unsigned>(params.rows), static_cast<unsigned>((heads + kWarps - 1) / kWarps)),
-               dim3(kWarps * 32), params);
+void write_kv_and_queries(Launcher& launcher, const WriteKvAndQueriesParams& params) {
+  const int heads = params.write.heads + 2 * params.write.cache.heads;
+  launcher.add(
+      write_kv_kernel,
+      dim3(static_cast<unsigned>(params.write.rows), static_cast<unsigned>((heads + kWarps - 1) / kWarps)),
+      dim3(kWarps * 32), params);
 }
 
 }  // namespace tercet::cuda
