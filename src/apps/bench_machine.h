@@ -14,8 +14,9 @@ std::string processor_name();
 /// times as large as the last cache, 1 GiB at least, 4 GiB at most, freed afterwards. About a second.
 double read_bandwidth(int threads);
 
-/// Products a second of 512 rows with 4-bit weights that stay in the caches: the best of several runs of
-/// Ops::linear in a third of a second. Rounding of the rows is inside.
+/// Products a second of 512 rows with 4-bit weights that stay in the caches, or of 4,096 with more weights on
+/// a device that so few do not fill: the best of several runs of Ops::linear in a third of a second. Rounding
+/// of the rows is inside.
 double multiply_rate(Ops& ops);
 
 }  // namespace tercet

@@ -404,17 +404,28 @@ class CudaOps final : public Ops {
     if (rounded_queries_ != p.qkv) {
       round_queries(launcher_, {p.qkv, queries, p.ld, static_cast<int32_t>(all_rows), p.heads});
     }
-    const auto blocks =
-        static_cast<int64_t>(std::bit_ceil(static_cast<uint32_t>(step.last_position / kPageTokens + 1)));
-    const int64_t row_floats = p.heads * blocks * kPartial;
+    const auto blocks = std::max<int64_t>(
+        kSpanBlocks, std::bit_ceil(static_cast<uint32_t>(step.last_position / kPageTokens + 1)));
+    // Spans where there are enough for the device, as they leave less to fold.
+    constexpr int64_t kManySpans = 384;
+    const bool spans =
+        int64_t{p.rows} * p.cache.heads * (step.last_position / (kPageTokens * kSpanBlocks) + 1) >=
+        kManySpans;
+    const int64_t each = spans ? kSpanBlocks : 1;
+    const int64_t row_floats = p.heads * (blocks / each) * kPartial;
     const auto at_a_time = static_cast<int32_t>(std::clamp<int64_t>(kMostFloats / row_floats, 1, p.rows));
     const int32_t rows = p.rows;
     for (int32_t first = 0; first < rows; first += at_a_time) {
-      AttentionParams part = p;
-      part.rows = std::min(at_a_time, rows - first);
-      attention_blocks(launcher_,
-                       {part, queries, partials_.get<float>(part.rows * row_floats),
-                        list == nullptr ? nullptr : list + first, first, static_cast<int32_t>(blocks)});
+      BlocksParams part{};
+      part.rows = p;
+      part.rows.rows = std::min(at_a_time, rows - first);
+      part.queries = queries;
+      part.partials = partials_.get<float>(part.rows.rows * row_floats);
+      part.list = list == nullptr ? nullptr : list + first;
+      part.first = first;
+      part.blocks = static_cast<int32_t>(blocks);
+      part.each = static_cast<int32_t>(each);
+      attention_blocks(launcher_, part);
     }
   }
 

@@ -41,20 +41,98 @@ __device__ inline void load_matrices(uint32_t (&b)[4], uint32_t at) {
                : "memory");
 }
 
+/// The exponents of a lane's 16 keys or values of a block, two in each word.
+struct Exponents {
+  uint16_t keys[8], values[8];
+};
+
+__device__ inline Exponents exponents_of(const CacheView& cache, int64_t slot) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  Exponents out;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    out.keys[j] = *reinterpret_cast<const uint16_t*>(cache.key_exponents + slot + 8 * j + 2 * t);
+    out.values[j] = *reinterpret_cast<const uint16_t*>(cache.value_exponents + slot + 8 * j + 2 * t);
+  }
+  return out;
+}
+
+__device__ inline float power_of(const uint16_t (&pairs)[8], int i) {
+  const uint16_t pair = pairs[i / 2];
+  return plain_power(static_cast<int8_t>(i % 2 == 0 ? pair & 255 : pair >> 8));
+}
+
+/// q·k of the keys in shared memory.
+__device__ inline void multiply_keys(uint32_t keys, const uint4 (&q)[4], float (&scores)[16]) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int in_tile = lane % 8;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    float c[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t b[4];
+      load_matrices(b, keys + (8 * j + in_tile) * 256 + ((4 * i + lane / 8) ^ in_tile) * 16);
+      mma_fp16(c, q[i].x, 0, q[i].y, 0, b[0], b[1]);
+      mma_fp16(c, q[i].z, 0, q[i].w, 0, b[2], b[3]);
+    }
+    scores[2 * j] = c[0];
+    scores[2 * j + 1] = c[1];
+  }
+}
+
+/// What a block comes to, of a lane's head.
+struct Weighed {
+  float m, l;
+  float up;  // 2^(z + 10)
+  uint32_t weights[8];
+};
+
+__device__ inline Weighed weigh(float (&scores)[16], const Exponents& exponents, float q_power, int visible) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  Weighed out;
+  float largest = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    scores[i] = (scores[i] * q_power) * (kScale * power_of(exponents.keys, i));
+    if (i / 2 * 8 + 2 * t + i % 2 >= visible) scores[i] = -INFINITY;
+    largest = fmaxf(largest, scores[i]);
+  }
+  out.m = rintf(quad_max(largest));
+  float l = 0.0F;
+  float sum = 0.0F;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float weight = weight_of(scores[i], out.m);
+    scores[i] = weight * power_of(exponents.values, i);
+    l = l + weight;
+    sum = sum + scores[i];
+  }
+  out.l = quad_sum(l);
+  const int z = weight_exponent(quad_sum(sum));
+  out.up = plain_power(z);
+  const float down = plain_power(-z);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) out.weights[j] = half_pair(scores[2 * j] * down, scores[2 * j + 1] * down);
+  return out;
+}
+
 __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
   after_earlier_kernels();
   extern __shared__ __align__(128) uint8_t memory[];
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
-  const int block = static_cast<int>(blockIdx.x);
   const int kv_head = static_cast<int>(blockIdx.y);
   const int64_t row = p.list == nullptr ? p.first + blockIdx.z : p.list[blockIdx.z];
   const int position = p.rows.places.position[row];
-  const int visible = position + 1 - block * 64;
-  if (visible <= 0) return;
+  const int first = static_cast<int>(blockIdx.x) * p.each;
+  const int end = min(first + p.each, position / 64 + 1);
+  if (first >= end) return;
   const CacheView& cache = p.rows.cache;
-  const int page = p.rows.places.pages[p.rows.places.first_page[row] + block];
-  const int64_t slot = cache.slot(p.rows.layer, page, kv_head);
+  const int32_t* const pages = p.rows.places.pages + p.rows.places.first_page[row];
+  const auto slot_of = [&](int block) { return cache.slot(p.rows.layer, pages[block], kv_head); };
+  int64_t slot = slot_of(first);
   ask_for_block(shared, cache, slot);
+  Exponents exponents = exponents_of(cache, slot);
   const int lane = static_cast<int>(threadIdx.x);
   const int g = lane / 4;
   const int t = lane % 4;
@@ -63,89 +141,104 @@ __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
   uint4 q[4];
   float q_power = p.queries.powers[head];
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < 4; ++i) {
     q[i] = reinterpret_cast<const uint4*>(p.queries.halves + head * kHead + 32 * t)[i];
-  uint16_t key_exponents[8], value_exponents[8];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    key_exponents[j] = *reinterpret_cast<const uint16_t*>(cache.key_exponents + slot + 8 * j + 2 * t);
-    value_exponents[j] = *reinterpret_cast<const uint16_t*>(cache.value_exponents + slot + 8 * j + 2 * t);
   }
   if (q_power < 0.0F) {
     q_power = 1.0F;
     p.rows.failed[row] = 1;
   }
-  wait_for_copies<1>();
-  __syncwarp();
-
-  float scores[16];
-  const int in_tile = lane % 8;
+  float m = -INFINITY, l = 0.0F;
+  float o[16][2];
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    float c[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t b[4];
-      load_matrices(b, shared + (8 * j + in_tile) * 256 + ((4 * i + lane / 8) ^ in_tile) * 16);
-      mma_fp16(c, q[i].x, 0, q[i].y, 0, b[0], b[1]);
-      mma_fp16(c, q[i].z, 0, q[i].w, 0, b[2], b[3]);
+  for (int i = 0; i < 16; ++i) o[i][0] = o[i][1] = 0.0F;
+#pragma unroll 1
+  for (int block = first; block < end; ++block) {
+    const uint32_t keys = shared + (block - first) % 2 * 2 * kKeyBytes;
+    const bool more = block + 1 < end;
+    Exponents next_exponents = exponents;
+    if (more) {
+      slot = slot_of(block + 1);
+      __syncwarp();
+      ask_for_block(shared + (block + 1 - first) % 2 * 2 * kKeyBytes, cache, slot);
+      next_exponents = exponents_of(cache, slot);
+      wait_for_copies<3>();
+    } else {
+      wait_for_copies<1>();
     }
-    scores[2 * j] = c[0];
-    scores[2 * j + 1] = c[1];
-  }
-  const auto power_of = [](uint16_t pair, int e) {
-    return plain_power(static_cast<int8_t>(e == 0 ? pair & 255 : pair >> 8));
-  };
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    scores[i] = (scores[i] * q_power) * (kScale * power_of(key_exponents[i / 2], i % 2));
-    if (i / 2 * 8 + 2 * t + i % 2 >= visible) scores[i] = -INFINITY;
-  }
-  float largest = -INFINITY;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) largest = fmaxf(largest, scores[i]);
-  const float m = rintf(quad_max(largest));
-  float l = 0.0F;
-  float sum = 0.0F;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const float weight = weight_of(scores[i], m);
-    scores[i] = weight * power_of(value_exponents[i / 2], i % 2);
-    l = l + weight;
-    sum = sum + scores[i];
-  }
-  l = quad_sum(l);
-  const int z = weight_exponent(quad_sum(sum));
-  const float down = plain_power(-z);
-  const float up = plain_power(z);
-  uint32_t weights[8];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) weights[j] = half_pair(scores[2 * j] * down, scores[2 * j + 1] * down);
-
-  wait_for_copies<0>();
-  __syncwarp();
-  const int64_t slot_out = (int64_t{blockIdx.z} * p.rows.heads + kv_head * sharing + g) * p.blocks + block;
-  float* const partial = p.partials + slot_out * kPartial;
-#pragma unroll 4
-  for (int i = 0; i < 16; ++i) {
-    float o[4] = {};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t b[4];
-      load_matrices(b, shared + kKeyBytes + (8 * i + in_tile) * 128 + ((4 * half + lane / 8) ^ in_tile) * 16);
-      mma_fp16(o, weights[4 * half], 0, weights[4 * half + 1], 0, b[0], b[1]);
-      mma_fp16(o, weights[4 * half + 2], 0, weights[4 * half + 3], 0, b[2], b[3]);
+    __syncwarp();
+    float scores[16];
+    multiply_keys(keys, q, scores);
+    const Weighed w = weigh(scores, exponents, q_power, position + 1 - block * 64);
+    const float next = fmaxf(m, w.m);
+    const float before = short_factor(m - next);
+    const float own = short_factor(w.m - next);
+    l = l * before + w.l * own;
+    m = next;
+    if (more) {
+      wait_for_copies<2>();
+    } else {
+      wait_for_copies<0>();
     }
-    if (g < sharing) *reinterpret_cast<float2*>(partial + 8 * i + 2 * t) = {o[0] * up, o[1] * up};
+    __syncwarp();
+    const int in_tile = lane % 8;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float c[4] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t b[4];
+        load_matrices(b, keys + kKeyBytes + (8 * i + in_tile) * 128 + ((4 * half + lane / 8) ^ in_tile) * 16);
+        mma_fp16(c, w.weights[4 * half], 0, w.weights[4 * half + 1], 0, b[0], b[1]);
+        mma_fp16(c, w.weights[4 * half + 2], 0, w.weights[4 * half + 3], 0, b[2], b[3]);
+      }
+      o[i][0] = fma_(c[0], w.up * own, o[i][0] * before);
+      o[i][1] = fma_(c[1], w.up * own, o[i][1] * before);
+    }
+    exponents = next_exponents;
   }
-  if (t == 0 && g < sharing) *reinterpret_cast<float2*>(partial + kHead) = {m, l};
+  if (g >= sharing) return;
+  const int64_t at = (int64_t{blockIdx.z} * p.rows.heads + kv_head * sharing + g) * gridDim.x + blockIdx.x;
+  float* const partial = p.partials + at * kPartial;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) *reinterpret_cast<float2*>(partial + 8 * i + 2 * t) = {o[i][0], o[i][1]};
+  if (t == 0) *reinterpret_cast<float2*>(partial + kHead) = {m, l};
 }
 
-/// Folds the blocks of a row and head into spans, and those, in order. Spans are apart, so groups of threads
-/// take them side by side.
-__global__ void __launch_bounds__(kFolders* kHead) fold_kernel(BlocksParams p) {
+/// The next m, l and O join those before (rule 8).
+__device__ inline void fold(float& m, float& l, float& o, float2 next, float next_o) {
+  const float largest = fmaxf(m, next.x);
+  const float before = short_factor(m - largest);
+  const float own = short_factor(next.x - largest);
+  o = o * before + next_o * own;
+  l = l * before + next.y * own;
+  m = largest;
+}
+
+/// Folds a row's spans, in order, for one head.
+__global__ void __launch_bounds__(kHead) fold_spans_kernel(BlocksParams p) {
   after_earlier_kernels();
-  __shared__ float o_of[kSpansHeld][kHead], m_of[kSpansHeld], l_of[kSpansHeld];
+  const int64_t row = p.list == nullptr ? p.first + blockIdx.x : p.list[blockIdx.x];
+  const int64_t head = blockIdx.y;
+  const int d = static_cast<int>(threadIdx.x);
+  const int spans = (p.rows.places.position[row] / 64 + kSpanBlocks) / kSpanBlocks;
+  const float* const partials =
+      p.partials + (blockIdx.x * p.rows.heads + head) * (p.blocks / kSpanBlocks) * kPartial;
+  float m = -INFINITY, l = 0.0F, o = 0.0F;
+#pragma unroll 8
+  for (int s = 0; s < spans; ++s) {
+    const float* const partial = partials + int64_t{s} * kPartial;
+    fold(m, l, o, *reinterpret_cast<const float2*>(partial + kHead), partial[d]);
+  }
+  p.rows.out[row * p.rows.ld_out + head * kHead + d] = o / l;
+}
+
+/// The same from blocks, which are folded into spans first; those are apart, so groups of threads take them
+/// side by side.
+__global__ void __launch_bounds__(kFolders* kHead) fold_blocks_kernel(BlocksParams p) {
+  after_earlier_kernels();
+  __shared__ float o_of[kSpansHeld][kHead];
+  __shared__ float2 of[kSpansHeld];  // m, l
   const int64_t row = p.list == nullptr ? p.first + blockIdx.x : p.list[blockIdx.x];
   const int64_t head = blockIdx.y;
   const int d = static_cast<int>(threadIdx.x) % kHead;
@@ -161,7 +254,6 @@ __global__ void __launch_bounds__(kFolders* kHead) fold_kernel(BlocksParams p) {
 #pragma unroll 2
     for (int s = group; s < here; s += kFolders) {
       const int first_block = (first + s) * kSpanBlocks;
-      float span_m = -INFINITY, span_l = 0.0F, span_o = 0.0F;
       float block_o[kSpanBlocks];
       float2 block[kSpanBlocks];  // m, l
 #pragma unroll
@@ -170,33 +262,18 @@ __global__ void __launch_bounds__(kFolders* kHead) fold_kernel(BlocksParams p) {
         block_o[b] = partial[d];
         block[b] = *reinterpret_cast<const float2*>(partial + kHead);
       }
+      float span_m = -INFINITY, span_l = 0.0F, span_o = 0.0F;
 #pragma unroll
       for (int b = 0; b < kSpanBlocks; ++b) {
-        if (first_block + b >= blocks) break;
-        const float next = fmaxf(span_m, block[b].x);
-        const float before = short_factor(span_m - next);
-        const float own = short_factor(block[b].x - next);
-        span_o = span_o * before + block_o[b] * own;
-        span_l = span_l * before + block[b].y * own;
-        span_m = next;
+        if (first_block + b < blocks) fold(span_m, span_l, span_o, block[b], block_o[b]);
       }
       o_of[s][d] = span_o;
-      if (d == 0) {
-        m_of[s] = span_m;
-        l_of[s] = span_l;
-      }
+      if (d == 0) of[s] = {span_m, span_l};
     }
     __syncthreads();
     if (group > 0) continue;
 #pragma unroll 4
-    for (int s = 0; s < here; ++s) {
-      const float next = fmaxf(m, m_of[s]);
-      const float before = short_factor(m - next);
-      const float own = short_factor(m_of[s] - next);
-      o = o * before + o_of[s][d] * own;
-      l = l * before + l_of[s] * own;
-      m = next;
-    }
+    for (int s = 0; s < here; ++s) fold(m, l, o, of[s], o_of[s][d]);
   }
   if (group == 0) p.rows.out[row * p.rows.ld_out + head * kHead + d] = o / l;
 }
@@ -225,12 +302,16 @@ void round_queries(Launcher& launcher, const RoundQueriesParams& params) {
 
 void attention_blocks(Launcher& launcher, const BlocksParams& params) {
   const auto rows = static_cast<unsigned>(params.rows.rows);
-  launcher.add(
-      blocks_kernel,
-      dim3(static_cast<unsigned>(params.blocks), static_cast<unsigned>(params.rows.cache.heads), rows),
-      dim3(32), params, 2 * kKeyBytes);
-  launcher.add(fold_kernel, dim3(rows, static_cast<unsigned>(params.rows.heads)), dim3(kFolders * kHead),
-               params);
+  launcher.add(blocks_kernel,
+               dim3(static_cast<unsigned>(params.blocks / params.each),
+                    static_cast<unsigned>(params.rows.cache.heads), rows),
+               dim3(32), params, static_cast<size_t>(params.each > 1 ? 4 : 2) * kKeyBytes);
+  const dim3 results(rows, static_cast<unsigned>(params.rows.heads));
+  if (params.each > 1) {
+    launcher.add(fold_spans_kernel, results, dim3(kHead), params);
+  } else {
+    launcher.add(fold_blocks_kernel, results, dim3(kFolders * kHead), params);
+  }
 }
 
 }  // namespace tercet::cuda
