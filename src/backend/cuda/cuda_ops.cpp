@@ -11,7 +11,6 @@
 #include "backend/cuda/packing.h"
 #include "backend/cuda/products.h"
 #include "backend/cuda/runtime/status.h"
-#include "backend/reference/trials.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "ops/exact_math.h"
@@ -445,19 +444,6 @@ class CudaOps final : public Ops {
 };
 
 }  // namespace
-
-std::vector<std::string> failing_cuda_kernels(Ops& plain, Ops& fast) {
-  constexpr uint64_t kSeeds = 3;
-  std::vector<std::string> failing;
-  for (const reference::Trial& trial : reference::trials()) {
-    bool good = true;
-    for (uint64_t seed = 0; seed < kSeeds && good; ++seed) {
-      good = reference::same(trial.run(plain, seed), trial.run(fast, seed));
-    }
-    if (!good) failing.emplace_back(trial.name);
-  }
-  return failing;
-}
 
 Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options) {
   TERCET_TRY(const CudaDevice device, cuda_device(options.device));

@@ -32,11 +32,11 @@ struct CudaDevice {
 Result<CudaDevice> cuda_device(int device = 0);
 
 /// The names of the trials (backend/reference/trials.h) in which `fast` gives other bits than `plain`; empty
-/// where all is well. Some tens of milliseconds.
+/// where all is well; and of more that concern the fast kernels alone (gate.h). Some tenths of a second.
 std::vector<std::string> failing_cuda_kernels(Ops& plain, Ops& fast);
 
-/// Unless `plain` or `untried` is set, fast kernels must first give the plain ones' bits in some tens of
-/// milliseconds of trials; on a device where they do not, that is logged and the plain ones run. Errors as
+/// Unless `plain` or `untried` is set, fast kernels must first give the plain ones' bits in some tenths of a
+/// second of trials; on a device where they do not, that is logged and the plain ones run. Errors as
 /// cuda_device(). The object and what it made are for one thread at a time.
 Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options = {});
 

@@ -22,7 +22,7 @@ constexpr int kTilesHere = kMultiplying * 4;
 template <int kPlanes, int kTokens>
 struct Layout {
   static constexpr int kBlocks = kTokens <= 32 && kPlanes == 1 ? 2 : 1;  // of a multiprocessor
-  static constexpr int kCopyRegisters = kBlocks == 2 ? 40 : 40;
+  static constexpr int kCopyRegisters = 40;
   static constexpr int kMultiplyRegisters = kBlocks == 2 ? 72 : 152;
   static constexpr int kWeights = kTokens * 128;
   static constexpr int kScales = kWeights + kTilesHere * kPlanes * kBlockBytes;
