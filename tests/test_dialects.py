@@ -5,19 +5,12 @@ import json
 import anthropic
 import openai
 import pytest
-from serving import serving
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
               "required": ["city"]}
 ASK_WEATHER = "What is the weather in Tokyo for the next 3 days?"
 SUM = "What is 17 + 25?"
 GREEDY = {"extra_body": {"temperature": 0}}  # the anthropic client has no argument for it
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

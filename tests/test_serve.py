@@ -15,24 +15,6 @@ def server():
         yield running
 
 
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def chat(client):
-    """chat(MESSAGES or text, …): greedy, without a thought unless told otherwise."""
-
-    def ask(messages, **options):
-        messages = user(messages) if isinstance(messages, str) else messages
-        options = {"temperature": 0, "reasoning_effort": "none", **options}
-        return client.chat.completions.create(model="hy3-tiny", messages=messages, **options)
-
-    return ask
-
-
 def whole_calls(told):
     """Of a stream's calls those that are whole: the arguments of one that was cut are no JSON."""
     whole = []

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from serving import ASK_WEATHER, FILLER, WEATHER, joined, serving, user
+from serving import ASK_WEATHER, FILLER, WEATHER, joined, user
 
 DEFINITIONS = {
     "river": "a large natural stream of water", "money": "the most common medium of exchange",
@@ -15,24 +15,6 @@ DEFINITIONS = {
     "island": "a land mass that is surrounded by water", "kitchen": "a room equipped for preparing meals",
     "doctor": "a licensed medical practitioner"}
 three_times = pytest.mark.parametrize("time", [1, 2, 3])
-
-
-@pytest.fixture(scope="module")
-def client():
-    with serving() as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def chat(client):
-    """chat(MESSAGES or text, …): greedy, without a thought unless told otherwise."""
-
-    def ask(messages, **options):
-        messages = user(messages) if isinstance(messages, str) else messages
-        options = {"temperature": 0, "reasoning_effort": "none", **options}
-        return client.chat.completions.create(model="hy3-tiny", messages=messages, **options)
-
-    return ask
 
 
 def calls_of(message):

@@ -9,7 +9,7 @@ import anthropic
 import openai
 import pydantic
 import pytest
-from serving import ASK_WEATHER, WEATHER, joined, serving, user
+from serving import ASK_WEATHER, WEATHER, joined, user
 
 SUM = "What is 27 + 58?"
 NOTHING = openai.omit
@@ -29,18 +29,6 @@ MESSAGES = {"text": ("Define winter.", {}),
 class Word(pydantic.BaseModel):
     word: Literal["river", "lake"]
     count: Literal[1, 2, 3]
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

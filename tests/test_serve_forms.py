@@ -4,12 +4,13 @@ requests. And every sampling field has its effect."""
 import asyncio
 import json
 import re
+from functools import partial
 
 import anthropic
 import httpx
 import openai
 import pytest
-from serving import ASK_WEATHER, WEATHER, joined, serving, user
+from serving import ASK_WEATHER, WEATHER, joined, user
 
 PLACES = [*WEATHER, {"type": "function", "function": {
     "name": "get_time", "description": "Get the time in a city.",
@@ -22,21 +23,8 @@ WORD_FORMAT = {"type": "json_schema", "json_schema": {"name": "word", "strict": 
 
 
 @pytest.fixture(scope="module")
-def server():
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def chat(server):
-    """chat(MESSAGES or text, …): greedy, without a thought unless told otherwise."""
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        def ask(messages, **options):
-            messages = user(messages) if isinstance(messages, str) else messages
-            options = {"temperature": 0, "reasoning_effort": "none", "max_tokens": 500, **options}
-            return client.chat.completions.create(model="hy3-tiny", messages=messages, **options)
-
-        yield ask
+def chat(chat):
+    return partial(chat, max_tokens=500)
 
 
 def is_word(text):
