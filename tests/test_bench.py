@@ -27,7 +27,7 @@ def test_bad_options(tercet, model):
 def test_what_no_memory_holds_is_refused_before_it_is_read(tercet):
     result = tercet("bench", "synthetic:hy3", "-p", "0", "-n", "1", "-d", "262000", "--parallel", "4096")
     assert result.returncode == 1
-    assert result.stderr.startswith("tercet: error: synthetic:hy3: needs 328954.92 GiB of memory (weights 154.59 GiB, ")
+    assert result.stderr.startswith("tercet: error: synthetic:hy3 needs 328954.92 GiB of memory (weights 154.59 GiB, ")
     assert result.stderr.endswith(" are available on this machine: even without a cache it does not fit\n") or (
         " tokens would fit\n" in result.stderr)
 
