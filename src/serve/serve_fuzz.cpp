@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -124,14 +125,24 @@ struct World {
   std::unique_ptr<HttpServer> server;
 };
 
-void send_bytes(uint16_t port, std::string_view bytes) {
-  const int connection = socket(AF_INET, SOCK_STREAM, 0);
-  TERCET_CHECK(connection >= 0);
+/// A connection to this machine. The fuzzer's alarm may interrupt a call.
+int connect_to(uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  TERCET_CHECK(connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  for (;;) {
+    const int connection = socket(AF_INET, SOCK_STREAM, 0);
+    TERCET_CHECK(connection >= 0);
+    if (connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
+      return connection;
+    TERCET_CHECK_EQ(errno, EINTR);
+    close(connection);
+  }
+}
+
+void send_bytes(uint16_t port, std::string_view bytes) {
+  const int connection = connect_to(port);
   while (!bytes.empty()) {
     const ssize_t sent = send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent <= 0) break;
