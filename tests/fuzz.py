@@ -85,10 +85,11 @@ def fuzz(name, inputs, limit):
     found.mkdir(exist_ok=True)
     for i, one in enumerate(inputs):
         (corpus / f"seed{i}").write_bytes(one)
-    leaks = "-detect_leaks=0" if name == "serve" else "-detect_leaks=1"  # OpenSSL keeps its own until the end
-    command = [BUILD / "fuzz" / f"{name}_fuzz", "-seed=1", leaks, "-timeout=20", "-rss_limit_mb=4096",
-               "-max_len=4096", "-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={found}/{name}-", limit, corpus]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "UBSAN_OPTIONS": "halt_on_error=1"}, check=False).returncode == 0
+    command = [BUILD / "fuzz" / f"{name}_fuzz", "-seed=1", "-timeout=20", "-rss_limit_mb=4096", "-max_len=4096",
+               "-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={found}/{name}-", limit, corpus]
+    leaks = "detect_leaks=0" if name == "serve" else ""  # OpenSSL keeps its own until the end
+    env = {**os.environ, "UBSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": leaks}
+    return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode == 0
 
 
 def main():
