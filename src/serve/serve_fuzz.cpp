@@ -6,14 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <condition_variable>
 #include <cstddef>
-#include <deque>
-#include <mutex>
 
 #include "base/check.h"
 #include "serve/http_server.h"
 #include "serve/router.h"
+#include "serve/test_tasks.h"
 #include "text/test_model.h"
 
 namespace tercet {
@@ -40,11 +38,7 @@ class NumberExecutor final : public Executor {
 
 class Collected final : public Exchange {
  public:
-  void post(std::function<void()> task) override {
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
-    posted_.notify_one();
-  }
+  void post(std::function<void()> task) override { tasks_.post(std::move(task)); }
   void on_leave(std::function<void()>) override {}
   void respond(HttpResponse response) override {
     TERCET_CHECK(!ended_ && !streaming_);
@@ -66,22 +60,11 @@ class Collected final : public Exchange {
   void note(std::string, std::string) override {}
 
   void wait() {
-    while (!ended_) {
-      std::function<void()> task;
-      {
-        std::unique_lock lock(mutex_);
-        posted_.wait(lock, [this] { return !tasks_.empty(); });
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-      task();
-    }
+    while (!ended_) tasks_.run_next();
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable posted_;
-  std::deque<std::function<void()>> tasks_;
+  TestTasks tasks_;
   std::string last_;
   bool streaming_ = false, ended_ = false;
 };

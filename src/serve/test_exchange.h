@@ -3,14 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <condition_variable>
-#include <deque>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "engine/fake_executor.h"
 #include "serve/router.h"
+#include "serve/test_tasks.h"
 #include "text/test_model.h"
 
 namespace tercet {
@@ -18,11 +16,7 @@ namespace tercet {
 /// Collects what an endpoint writes. Tasks run on the thread that waits.
 class TestExchange final : public Exchange {
  public:
-  void post(std::function<void()> task) override {
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
-    posted_.notify_one();
-  }
+  void post(std::function<void()> task) override { tasks_.post(std::move(task)); }
   void on_leave(std::function<void()> call) override { leave_ = std::move(call); }
   void respond(HttpResponse given) override {
     EXPECT_FALSE(ended);
@@ -46,16 +40,7 @@ class TestExchange final : public Exchange {
 
   /// Runs tasks until the answer has ended.
   void wait() {
-    while (!ended) {
-      std::function<void()> task;
-      {
-        std::unique_lock lock(mutex_);
-        posted_.wait(lock, [this] { return !tasks_.empty(); });
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-      task();
-    }
+    while (!ended) tasks_.run_next();
   }
   void leave() { std::exchange(leave_, nullptr)(); }
 
@@ -72,9 +57,7 @@ class TestExchange final : public Exchange {
     keep_alive = nullptr;
   }
 
-  std::mutex mutex_;
-  std::condition_variable posted_;
-  std::deque<std::function<void()>> tasks_;
+  TestTasks tasks_;
   std::function<void()> leave_;
 };
 
