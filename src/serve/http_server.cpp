@@ -46,6 +46,7 @@ struct Shared {
   HttpOptions options;
   HttpHandler& handler;
   std::atomic<bool> draining{false};
+  std::atomic<size_t> unsent{0};  // bytes of all connections
 
   std::mutex mutex;
   std::map<ConnectionBase*, std::weak_ptr<ConnectionBase>> connections;
@@ -89,6 +90,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
         write_timer_(stream_.get_executor()) {}
 
   ~Connection() override {
+    shared_.unsent -= unsent_;
     const std::lock_guard lock(shared_.mutex);
     shared_.connections.erase(this);
   }
@@ -348,10 +350,20 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
   void send(std::string bytes) {
     if (closed_) return;
     // One answer may be as long as it is, if it is all that waits.
-    if (unsent_ > 0 && unsent_ + bytes.size() > shared_.options.max_unsent_bytes) return left();
+    if (unsent_ > 0 && unsent_ + bytes.size() > most_unsent()) return left();
     unsent_ += bytes.size();
+    shared_.unsent += bytes.size();
     out_.push_back(std::move(bytes));
     if (!writing_) write_next();
+  }
+
+  /// As much as nobody holds, so that whoever reads is not dropped for those who do not.
+  size_t most_unsent() const {
+    constexpr size_t kAlways = 1 << 20;
+    const HttpOptions& options = shared_.options;
+    const size_t others = shared_.unsent - unsent_;
+    const size_t free = options.max_unsent_total > others ? options.max_unsent_total - others : 0;
+    return std::min(options.max_unsent_bytes, std::max(kAlways, free / 2));
   }
 
   void write_next() {
@@ -370,6 +382,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
     if (closed_) return;
     if (code) return left();
     unsent_ -= bytes;
+    shared_.unsent -= bytes;
     if (!out_.empty()) return write_next();
     if (phase_ == Phase::flushing) return next_request();
     if (phase_ == Phase::answering && streaming_) {
@@ -545,7 +558,7 @@ class Connection<Stream>::Handle final : public Exchange {
 class Server final : public HttpServer {
  public:
   Server(const HttpOptions& options, HttpHandler& handler)
-      : shared_{options, handler, {}, {}, {}},
+      : shared_{options, handler, {}, {}, {}, {}},
         acceptor_(asio::make_strand(context_)),
         pause_(acceptor_.get_executor()) {}
 

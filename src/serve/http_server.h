@@ -21,6 +21,7 @@ struct HttpOptions {
   size_t max_header_bytes = 32 << 10;
   size_t max_body_bytes = 8 << 20;
   size_t max_unsent_bytes = 64 << 20;              // of a client that does not read; then it is dropped
+  size_t max_unsent_total = size_t{1} << 30;       // of all: the less is left, the less each may hold
   std::chrono::milliseconds read_timeout{30000};   // for a request to arrive, once it has begun
   std::chrono::milliseconds write_timeout{60000};  // for the client to take anything of what is sent
   std::chrono::milliseconds idle_timeout{75000};   // between requests

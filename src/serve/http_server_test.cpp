@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <string>
 
@@ -171,6 +172,17 @@ TEST_F(HttpServerTest, DropsClientsThatDoNotReadTheirStream) {
   Client client(start());
   client.post("/flood", "");
   EXPECT_TRUE(handler_.have_left(1));
+}
+
+TEST_F(HttpServerTest, ManyWhoDoNotReadHoldNoMoreThanOneCould) {
+  options_.max_unsent_total = 16 << 20;
+  HttpServer& server = start();
+  std::deque<Client> idle;
+  for (int i = 1; i <= 8; ++i) idle.emplace_back(server).post("/flood", "");
+  EXPECT_TRUE(handler_.have_left(8));
+  Client reader(server);
+  reader.post("/big", "9000000", "POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 3\r\n\r\nend");
+  EXPECT_TRUE(reader.read().ends_with("\r\n\r\nend"));
 }
 
 TEST_F(HttpServerTest, SeesThatAClientHasLeft) {
