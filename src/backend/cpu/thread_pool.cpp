@@ -25,63 +25,95 @@ inline void relax() {
 #endif
 }
 
+/// The pieces [next, end) of loop `number` that a thread still has, in one word.
+struct Share {
+  static constexpr int kPieceBits = 18;
+
+  uint64_t number, next, end;
+
+  static Share of(uint64_t word) {
+    constexpr uint64_t kMask = (uint64_t{1} << kPieceBits) - 1;
+    return {word >> (2 * kPieceBits), (word >> kPieceBits) & kMask, word & kMask};
+  }
+  uint64_t word() const { return (number << (2 * kPieceBits)) | (next << kPieceBits) | end; }
+  bool open() const { return next < end; }
+};
+
 }  // namespace
 
-/// A loop is published as one word: its number above, the pieces nobody has taken yet below. Taking a piece
-/// is a compare-and-swap of that word, so a worker that comes late can never take one of a loop that is over,
-/// and the other members are stable while a piece is left.
+/// Each thread has its own share of a loop's pieces and takes them in order, so threads rarely meet and each
+/// reads one stretch of memory; one that has none left takes the last ones of another. Taking a piece is a
+/// compare-and-swap of a share, which names its loop: a worker that comes late can never take one of a loop
+/// that is over, and the other members are stable while a piece is left.
 struct SpinningPool::State {
-  std::vector<std::thread> workers;
-  std::atomic<uint64_t> loop{0};
-  std::atomic<int64_t> unfinished{0};  // pieces
-  std::atomic<const Body*> body{nullptr};
-  std::atomic<int64_t> count{0}, grain{1}, pieces{0};
+  /// On a cache line of its own, with all that its thread needs for a loop.
+  struct alignas(128) Desk {
+    std::atomic<uint64_t> share{0};
+    std::atomic<const Body*> body{nullptr};
+    std::atomic<int64_t> count{0}, grain{1};
 
+    bool open() const { return Share::of(share.load(std::memory_order_acquire)).open(); }
+  };
+
+  explicit State(int threads) : desks(static_cast<size_t>(threads)) {}
+
+  std::vector<Desk> desks;
+  alignas(128) std::atomic<int64_t> unfinished{0};  // pieces
+  alignas(128) std::atomic<int> sleeping{0};
+  std::atomic<bool> stopping{false};
   std::mutex mutex;
   std::condition_variable wake;
-  std::atomic<int> sleeping{0};
-  std::atomic<bool> stopping{false};
+  std::vector<std::thread> workers;
+  uint64_t loops = 0;
 
-  static bool open(uint64_t word) { return (word & 0xffffffffU) != 0; }
-
-  /// Takes pieces until none is left.
+  /// Works on the loop of the thread's own desk until no piece is left.
   void drain(int thread) {
-    uint64_t word = loop.load(std::memory_order_acquire);
-    while (open(word)) {
-      const Body* f = body.load(std::memory_order_relaxed);
-      const int64_t all = count.load(std::memory_order_relaxed);
-      const int64_t size = grain.load(std::memory_order_relaxed);
-      const int64_t total = pieces.load(std::memory_order_relaxed);
-      if (!loop.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel)) continue;
-      const int64_t begin = (total - static_cast<int64_t>(word & 0xffffffffU)) * size;
-      (*f)(begin, std::min(begin + size, all), thread);
-      unfinished.fetch_sub(1, std::memory_order_release);
-      word = loop.load(std::memory_order_acquire);
+    const size_t own = static_cast<size_t>(thread);
+    Desk& desk = desks[own];
+    const uint64_t number = Share::of(desk.share.load(std::memory_order_acquire)).number;
+    const Body* body = desk.body.load(std::memory_order_relaxed);
+    const int64_t count = desk.count.load(std::memory_order_relaxed);
+    const int64_t grain = desk.grain.load(std::memory_order_relaxed);
+    int64_t done = 0;
+    for (size_t i = 0; i < desks.size(); ++i) {
+      std::atomic<uint64_t>& from = desks[(own + i) % desks.size()].share;
+      uint64_t word = from.load(std::memory_order_acquire);
+      for (Share left = Share::of(word); left.number == number && left.open(); left = Share::of(word)) {
+        const uint64_t piece = i == 0 ? left.next++ : --left.end;
+        if (!from.compare_exchange_weak(word, left.word(), std::memory_order_acq_rel)) continue;
+        const int64_t begin = static_cast<int64_t>(piece) * grain;
+        (*body)(begin, std::min(begin + grain, count), thread);
+        ++done;
+        word = from.load(std::memory_order_acquire);
+      }
     }
+    if (done > 0) unfinished.fetch_sub(done, std::memory_order_release);
   }
 
-  /// True when a loop is open, false to stop.
-  bool wait_for_loop() {
+  /// True when there is work on the thread's desk, false to stop.
+  bool wait_for_loop(int thread) {
+    const Desk& desk = desks[static_cast<size_t>(thread)];
     const auto until = std::chrono::steady_clock::now() + kLookOut;
     do {
       for (int i = 0; i < kLooksBetweenClocks; ++i) {
-        if (open(loop.load(std::memory_order_acquire))) return true;
+        if (desk.open()) return true;
         relax();
       }
     } while (std::chrono::steady_clock::now() < until);
     std::unique_lock lock(mutex);
     sleeping.fetch_add(1);
-    wake.wait(lock, [&] { return stopping.load() || open(loop.load()); });
+    wake.wait(lock, [&] { return stopping.load() || Share::of(desk.share.load()).open(); });
     sleeping.fetch_sub(1);
     return !stopping.load();
   }
 };
 
-SpinningPool::SpinningPool(int threads) : state_(std::make_unique<State>()) {
+SpinningPool::SpinningPool(int threads) {
   TERCET_CHECK_GE(threads, 1);
+  state_ = std::make_unique<State>(threads);
   for (int i = 1; i < threads; ++i) {
     state_->workers.emplace_back([this, i] {
-      while (state_->wait_for_loop()) state_->drain(i);
+      while (state_->wait_for_loop(i)) state_->drain(i);
     });
   }
 }
@@ -105,14 +137,20 @@ void SpinningPool::parallel_for(int64_t count, int64_t grain, const Body& body) 
     return;
   }
   const int64_t pieces = (count + grain - 1) / grain;
-  TERCET_CHECK_LT(pieces, int64_t{1} << 31);
-  s.body.store(&body, std::memory_order_relaxed);
-  s.count.store(count, std::memory_order_relaxed);
-  s.grain.store(grain, std::memory_order_relaxed);
-  s.pieces.store(pieces, std::memory_order_relaxed);
+  TERCET_CHECK_LT(pieces, int64_t{1} << Share::kPieceBits);
+  const auto threads = static_cast<int64_t>(s.desks.size());
   s.unfinished.store(pieces, std::memory_order_relaxed);
-  const uint64_t number = (s.loop.load(std::memory_order_relaxed) >> 32) + 1;
-  s.loop.store((number << 32) | static_cast<uint64_t>(pieces));
+  ++s.loops;
+  for (int64_t t = threads; t-- > 0;) {  // rounded up, so that where pieces are few, this thread has one
+    State::Desk& desk = s.desks[static_cast<size_t>(t)];
+    desk.body.store(&body, std::memory_order_relaxed);
+    desk.count.store(count, std::memory_order_relaxed);
+    desk.grain.store(grain, std::memory_order_relaxed);
+    const auto first_of = [&](int64_t of) {
+      return static_cast<uint64_t>((pieces * of + threads - 1) / threads);
+    };
+    desk.share.store(Share{s.loops, first_of(t), first_of(t + 1)}.word());
+  }
   if (s.sleeping.load() > 0) {
     std::lock_guard lock(s.mutex);
     s.wake.notify_all();

@@ -42,6 +42,25 @@ TEST(SpinningPool, WakesThreadsThatSleep) {
   }
 }
 
+TEST(SpinningPool, PiecesOfAThreadThatIsHeldUpGoToTheOthers) {
+  SpinningPool pool(2);
+  for (int i = 0; i < 20; ++i) {
+    std::atomic<int> done{0};
+    // The fifth of eight pieces, the first of the second thread, ends after all others.
+    pool.parallel_for(8, 1, [&](int64_t begin, int64_t, int) {
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      while (begin == 4 && done.load() < 7 && std::chrono::steady_clock::now() < until) {
+        std::this_thread::yield();
+      }
+      if (begin == 4) {
+        EXPECT_EQ(done.load(), 7);
+      }
+      ++done;
+    });
+    EXPECT_EQ(done.load(), 8);
+  }
+}
+
 TEST(SpinningPool, IdleThreadsUseNoProcessor) {
   SpinningPool pool(4);
   pool.parallel_for(4, 1, [](int64_t, int64_t, int) {});
