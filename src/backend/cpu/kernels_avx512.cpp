@@ -7,6 +7,7 @@ namespace tercet::cpu::avx512 {
 /// Sums of q·a or q·b in 16 bits: 8 products of pairs, each at most 15·127·2, fit.
 using Narrow = Register;
 inline constexpr int kBlocksInNarrow = 4;
+inline constexpr int kRowsWrittenOut[] = {8, 3};
 
 inline Narrow dot4(Narrow sum, Register q, const uint8_t* numbers) {
   return {_mm512_add_epi16(sum.v, _mm512_maddubs_epi16(q.v, broadcast_word(numbers)))};

@@ -7,6 +7,7 @@ namespace tercet::cpu::avx512_vnni {
 using Word = int32_t __attribute__((may_alias, aligned(1)));
 using Narrow = Register;
 inline constexpr int kBlocksInNarrow = 16;  // 32 bits hold every sum of a group
+inline constexpr int kRowsWrittenOut[] = {8, 8};
 
 // As assembly, since the word is then broadcast by the load itself, and GCC 12 copies the sums of intrinsics
 // around in every round.

@@ -6,6 +6,7 @@ namespace tercet::cpu::avx_vnni {
 
 using Narrow = Register;
 inline constexpr int kBlocksInNarrow = 16;  // 32 bits hold every sum of a group
+inline constexpr int kRowsWrittenOut[] = {4, 1};
 
 // As assembly, since GCC 12 copies the sums of intrinsics around in every round.
 inline Narrow dot4(Narrow sum, Register q, const uint8_t* numbers) {

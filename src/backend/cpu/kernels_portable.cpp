@@ -6,6 +6,7 @@ namespace tercet::cpu::portable {
 
 using Narrow = I;
 inline constexpr int kBlocksInNarrow = 16;
+inline constexpr int kRowsWrittenOut[] = {0, 0};
 
 inline Narrow dot4(const Narrow& sum, const Register& q, const uint8_t* numbers) {
   int8_t n[4];

@@ -88,14 +88,14 @@ struct Constant {
 
 /// f of each half of a tile as a Constant, so that no vector is picked at run time, through memory.
 template <class Function>
-inline void for_halves(Function f) {
+[[gnu::always_inline]] inline void for_halves(Function f) {
   f(Constant<0>{});
   if constexpr (kHalves == 2) f(Constant<1>{});
 }
 
 /// f(Constant<0>), …, f(Constant<N − 1>).
 template <int N, class Function>
-inline void for_fields(Function f) {
+[[gnu::always_inline]] inline void for_fields(Function f) {
   if constexpr (N > 1) for_fields<N - 1>(f);
   f(Constant<N - 1>{});
 }

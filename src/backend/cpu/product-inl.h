@@ -141,9 +141,85 @@ inline void float_group(const TileLayout& w, const uint8_t* at, const ProductRow
   for (int r = 0; r < R; ++r) acc[r] = fma(v * all(rows[r].unit[g]), to_float(d[r]), acc[r]);
 }
 
+/// One leaf of R rows whose weights have one or two planes of 4 bits and groups of 64, as most have: written
+/// out down to the last block, so that all sums stay in registers and no pointer is worked out twice. Up to
+/// kRowsWrittenOut[planes − 1] rows: with more it was slower on that level, or nobody measured it.
+template <int R, int kPlanes>
+void nibble_leaf_of_rows(const TileLayout& w, const uint8_t* at, const ProductRow* rows, int64_t begin) {
+  constexpr int kBlocks = 8;
+  constexpr int kChunk = kBlocks < kBlocksInNarrow ? kBlocks : kBlocksInNarrow;
+  constexpr int kPlaneBytes = 64 * kBlocks;
+  // Two chains each for a single row: one would wait for its own last sum.
+  constexpr int kChains = R == 1 ? 2 : 1;
+  F acc[R];
+  const uint8_t* numbers[R];
+  for_fields<R>([&](auto r) __attribute__((always_inline)) {
+    acc[r.value] = all(0.0F);
+    numbers[r.value] = rows[r.value].numbers + 16 * kBlocks * begin;
+  });
+  at += begin * w.group_bytes;
+  const int64_t end = begin + w.groups_in_leaf;
+  for (int64_t g = begin; g < end; ++g, at += w.group_bytes - kPlanes * kPlaneBytes) {
+    const F s = load_scales(at + kPlanes * kPlaneBytes, w.scale);
+    const F b = load_scales(at + kPlanes * kPlaneBytes + scale_bytes(w.scale), w.scale);
+    for (int plane = 0; plane < kPlanes; ++plane, at += kPlaneBytes) {
+      I d[R] = {};
+      for_halves([&](auto half) __attribute__((always_inline)) {
+        constexpr int kHalf = decltype(half)::value;
+        const uint8_t* from = at + kHalf * static_cast<int>(sizeof(Register));
+        for_fields<kBlocks / kChunk>([&](auto chunk) __attribute__((always_inline)) {
+          Narrow low_sum[R][kChains] = {};
+          Narrow high_sum[R][kChains] = {};
+          for_fields<kChunk>([&](auto block) __attribute__((always_inline)) {
+            constexpr int kBlock = decltype(chunk)::value * kChunk + decltype(block)::value;
+            const Register packed = load_register(from + kBlock * 64);
+            const Register low = bits_at<0, 4>(packed);
+            const Register high = bits_at<4, 4>(packed);
+            if (kHalf == 0) prefetch(from + kBlock * 64 + kPrefetchBytes);
+            for_fields<R>([&](auto r) __attribute__((always_inline)) {
+              Narrow* a = low_sum[r.value];
+              Narrow* c = high_sum[r.value];
+              const uint8_t* n = numbers[r.value] + 16 * kBlock;
+              a[0] = dot4(a[0], low, n);
+              c[0] = dot4(c[0], low, n + 8);
+              a[kChains - 1] = dot4(a[kChains - 1], high, n + 4);
+              c[kChains - 1] = dot4(c[kChains - 1], high, n + 12);
+            });
+          });
+          for_fields<R>([&](auto r) __attribute__((always_inline)) {
+            for_fields<kChains>([&](auto chain) __attribute__((always_inline)) {
+              add_half<kHalf>(d[r.value],
+                              join(low_sum[r.value][chain.value], high_sum[r.value][chain.value]));
+            });
+          });
+        });
+      });
+      const float weight = plane + 1 < kPlanes ? 16.0F : 1.0F;
+      for_fields<R>([&](auto r) __attribute__((always_inline)) {
+        const F u = all(weight * rows[r.value].unit[g]);
+        acc[r.value] = fma(s * u, to_float(d[r.value]), acc[r.value]);
+      });
+    }
+    for_fields<R>([&](auto r) __attribute__((always_inline)) {
+      acc[r.value] = fma(b * all(rows[r.value].unit[g]), all(rows[r.value].sum[g]), acc[r.value]);
+      numbers[r.value] += 16 * kBlocks;
+    });
+  }
+  for_fields<R>([&](auto r) __attribute__((always_inline)) {
+    float* y = rows[r.value].y;
+    store(y, begin == 0 ? acc[r.value] : load(y) + acc[r.value]);
+  });
+}
+
 /// One leaf of R rows.
 template <int R>
 void leaf_of_rows(const TileLayout& w, const uint8_t* tile, const ProductRow* rows, int64_t begin) {
+  if constexpr (R <= kRowsWrittenOut[0]) {
+    if (w.group == 64 && w.bits == 4) return nibble_leaf_of_rows<R, 1>(w, tile, rows, begin);
+  }
+  if constexpr (R <= kRowsWrittenOut[1]) {
+    if (w.group == 64 && w.bits == 8) return nibble_leaf_of_rows<R, 2>(w, tile, rows, begin);
+  }
   F acc[R];
   for (F& a : acc) a = all(0.0F);
   for (int64_t g = begin; g < begin + w.groups_in_leaf; ++g) {
@@ -157,18 +233,20 @@ void leaf_of_rows(const TileLayout& w, const uint8_t* tile, const ProductRow* ro
   for (int r = 0; r < R; ++r) store(rows[r].y, begin == 0 ? acc[r] : load(rows[r].y) + acc[r]);
 }
 
-/// As many rows as fit R registers' blocks, the rest by smaller blocks.
+/// R ≥ count rows, or none.
 template <int R>
-inline void leaf_of_all_rows(const TileLayout& w, const uint8_t* tile, const ProductRow* rows, int64_t count,
+inline void leaf_of_few_rows(const TileLayout& w, const uint8_t* tile, const ProductRow* rows, int64_t count,
                              int64_t begin) {
-  for (; count >= R; count -= R, rows += R) leaf_of_rows<R>(w, tile, rows, begin);
-  if constexpr (R > 1) leaf_of_all_rows<R / 2>(w, tile, rows, count, begin);
+  if (count == R) return leaf_of_rows<R>(w, tile, rows, begin);
+  if constexpr (R > 1) leaf_of_few_rows<R - 1>(w, tile, rows, count, begin);
 }
 
 inline void product(const TileLayout& w, const uint8_t* tile, const ProductRow* rows, int64_t count) {
   // A leaf of the tile and of a block of rows stays in the nearest cache while all rows meet it.
   for (int64_t begin = 0; begin < w.groups; begin += w.groups_in_leaf) {
-    leaf_of_all_rows<kRowsAtOnce>(w, tile, rows, count, begin);
+    int64_t r = 0;
+    for (; r + kRowsAtOnce <= count; r += kRowsAtOnce) leaf_of_rows<kRowsAtOnce>(w, tile, rows + r, begin);
+    leaf_of_few_rows<kRowsAtOnce - 1>(w, tile, rows + r, count - r, begin);
   }
 }
 

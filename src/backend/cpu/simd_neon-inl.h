@@ -230,6 +230,7 @@ struct Wide {
 };
 using Narrow = Wide;
 inline constexpr int kBlocksInNarrow = 16;  // 32 bits hold every sum of a group
+inline constexpr int kRowsWrittenOut[] = {0, 0};
 
 inline Register load_register(const void* p) {
   const auto* bytes = static_cast<const uint8_t*>(p);
@@ -266,6 +267,7 @@ template <int kHalf>
 void add_half(I& d, Wide x) {
   for (int i = 0; i < 2; ++i) d.v[2 * kHalf + i] = vaddq_s32(d.v[2 * kHalf + i], x.v[i]);
 }
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
+/// Inlined at once: GCC drops calls of a function that it finds to be free of effects.
+[[gnu::always_inline]] inline void prefetch(const void* p) { __builtin_prefetch(p); }
 
 }  // namespace tercet::cpu::TERCET_CPU_LEVEL

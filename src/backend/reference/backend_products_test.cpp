@@ -12,20 +12,20 @@ constexpr int64_t kRowCounts[] = {1,  2,  3,  4,  5,   6,   7,   8,   9,   15,  
 
 TEST_P(ProductsTest, AnyNumberOfRowsGivesTheReferencesBits) {
   constexpr int64_t kK = 128;
-  const TestMatrix a(37, kK, 4, 64, 1), b(16, kK, 8, 32, 2), c(1, kK, 0, 64, 3);
-  const MatrixData parts[] = {a.data, b.data, c.data};
+  const TestMatrix a(37, kK, 4, 64, 1), b(20, kK, 8, 64, 5), c(16, kK, 8, 32, 2), d(1, kK, 0, 64, 3);
+  const MatrixData parts[] = {a.data, b.data, c.data, d.data};
   TestRows h = hard_rows(513, kK, 4);
-  TestRows expected(513, 54);
+  TestRows expected(513, 74);
   const auto plain = reference_->pack_linear(parts);
   const auto plain_step = reference_->begin(plain_batch(513));
   reference_->linear(*plain_step, h.view(), *plain, expected.view());
   const auto ops = fast();
   const auto packed = ops->pack_linear(parts);
-  EXPECT_EQ(packed->n, 54);
+  EXPECT_EQ(packed->n, 74);
   EXPECT_EQ(packed->k, kK);
   for (const int64_t rows : kRowCounts) {
     const auto step = ops->begin(plain_batch(rows));
-    TestRows y(514, 54);
+    TestRows y(514, 74);
     ops->linear(*step, h.first(rows), *packed, y.first(rows));
     EXPECT_TRUE(y.starts(expected, rows)) << rows;
     EXPECT_EQ(ops->failed(*step), std::vector<uint8_t>(static_cast<size_t>(rows), 0));
