@@ -6,13 +6,30 @@
 #include "base/check.h"
 
 namespace tercet::cpu {
+namespace {
+
+void copy_outputs(const float* y, int64_t outputs, float* to) {
+  if (outputs == kTile) {  // a size that the compiler knows takes no call
+    std::memcpy(to, y, kTile * sizeof(float));
+  } else {
+    std::memcpy(to, y, static_cast<size_t>(outputs) * sizeof(float));
+  }
+}
+
+}  // namespace
 
 void Machine::run(int64_t count, int64_t bytes, const SpinningPool::Body& body) const {
   // A thread reads this in about two microseconds, twice what a hand-over costs.
   constexpr int64_t kPieceBytes = 24 << 10;
-  constexpr int64_t kPiecesAThread = 8;
+  constexpr int64_t kPiecesAThread = 4;
+  const int64_t threads = pool.threads();
   const int64_t least = (kPieceBytes + bytes - 1) / std::max<int64_t>(bytes, 1);
-  pool.parallel_for(count, std::max({int64_t{1}, least, count / (kPiecesAThread * pool.threads())}), body);
+  int64_t grain = std::max({int64_t{1}, least, count / (kPiecesAThread * threads)});
+  if (count > grain) {  // as many for each thread
+    const int64_t rounds = std::max<int64_t>(1, count / (grain * threads));
+    grain = std::max((grain + 1) / 2, (count + rounds * threads - 1) / (rounds * threads));
+  }
+  pool.parallel_for(count, grain, body);
 }
 
 void RoundedRows::reset(int64_t rows, const TileLayout& layout) {
@@ -83,27 +100,49 @@ void Products::multiply(const PackedLinear& w, Rows y, const std::function<const
                         const FailedRow& failed) {
   TERCET_CHECK_EQ(y.cols, w.n);
   if (y.rows == 0) return;
-  int64_t first = 0;
-  for (size_t p = 0; p < w.parts.size(); ++p) {
-    const PackedMatrix& part = w.parts[p];
-    if (p == 0 || !part.same_rows(w.parts[p - 1])) round(rows_, part, y.rows, row, failed);
-    machine_.run(part.tiles(), part.tile_bytes() * y.rows, [&](int64_t begin, int64_t end, int) {
-      BlockOfRows block;
-      for_blocks(begin, end, part.tile_bytes(), y.rows,
-                 [&](int64_t t, int64_t last, int64_t r, int64_t count) {
-                   for (int64_t i = 0; i < count; ++i) block.set(i, rows_, r + i);
-                   for (; t < last; ++t) {
-                     machine_.kernels.product(part.layout, part.tile(t), block.rows, count);
-                     const int64_t outputs = std::min<int64_t>(kTile, part.n - t * kTile);
-                     for (int64_t i = 0; i < count; ++i) {
-                       float* to = y.data + (r + i) * y.cols + first + t * kTile;
-                       std::memcpy(to, block.y[i], static_cast<size_t>(outputs) * sizeof(float));
-                     }
-                   }
-                 });
-    });
-    first += part.n;
+  int64_t column = 0;
+  for (std::span<const PackedMatrix> parts = w.parts; !parts.empty();) {
+    const PackedMatrix& like = parts.front();
+    size_t count = 1;
+    while (count < parts.size() && parts[count].same_rows(like)) ++count;
+    round(rows_, like, y.rows, row, failed);
+    multiply_parts(parts.first(count), column, y);
+    for (const PackedMatrix& part : parts.first(count)) column += part.n;
+    parts = parts.subspan(count);
   }
+}
+
+/// The columns of y from `first` on, from rows_. One loop over all tiles of the parts.
+void Products::multiply_parts(std::span<const PackedMatrix> parts, int64_t first, Rows y) const {
+  int64_t tiles = 0;
+  int64_t bytes = 0;
+  for (const PackedMatrix& part : parts) {
+    tiles += part.tiles();
+    bytes += part.bytes();
+  }
+  machine_.run(tiles, bytes / tiles * y.rows, [&](int64_t begin, int64_t end, int) {
+    Rows to = {y.data + first, y.rows, y.cols};
+    for (const PackedMatrix& part : parts) {
+      if (begin < std::min(end, part.tiles())) multiply_tiles(part, begin, std::min(end, part.tiles()), to);
+      begin = std::max<int64_t>(0, begin - part.tiles());
+      end -= part.tiles();
+      to.data += part.n;
+    }
+  });
+}
+
+/// Tiles [begin, end) of one part, whose outputs go to the first of to's columns.
+void Products::multiply_tiles(const PackedMatrix& w, int64_t begin, int64_t end, Rows to) const {
+  BlockOfRows block;
+  for_blocks(begin, end, w.tile_bytes(), to.rows, [&](int64_t t, int64_t last, int64_t r, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) block.set(i, rows_, r + i);
+    for (; t < last; ++t) {
+      machine_.kernels.product(w.layout, w.tile(t), block.rows, count);
+      const int64_t outputs = std::min<int64_t>(kTile, w.n - t * kTile);
+      for (int64_t i = 0; i < count; ++i)
+        copy_outputs(block.y[i], outputs, to.data + (r + i) * to.cols + t * kTile);
+    }
+  });
 }
 
 void Products::gate_up(const PackedLinear& w, Rows h, Rows a, const FailedRow& failed) {
@@ -170,7 +209,7 @@ void Products::both_parts(const PackedMatrix& w, Rows h, float* logits, const Fa
         for (int64_t i = 0; i < count; ++i) {
           machine_.kernels.add(whole.y[i], rest.y[i], outputs);
           float* to = logits + (r + i) * w.n + t * kTile;
-          std::memcpy(to, whole.y[i], static_cast<size_t>(outputs) * sizeof(float));
+          copy_outputs(whole.y[i], outputs, to);
         }
       }
     });

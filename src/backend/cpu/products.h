@@ -97,6 +97,8 @@ class Products {
  private:
   void round(RoundedRows& to, const PackedMatrix& w, int64_t count,
              const std::function<const float*(int64_t)>& row, const FailedRow& failed);
+  void multiply_parts(std::span<const PackedMatrix> parts, int64_t first, Rows y) const;
+  void multiply_tiles(const PackedMatrix& w, int64_t begin, int64_t end, Rows to) const;
 
   const Machine& machine_;
   RoundedRows rows_, second_;
