@@ -9,24 +9,51 @@ namespace tercet::cpu::TERCET_CPU_LEVEL {
 // Keys and values of a block are read once, in order. While the keys are read the values are asked for, and
 // with the values the next block's keys: so the memory works while the processor does.
 
+/// Chains of sums a head: a chain waits for its own last sum.
+template <int H>
+inline constexpr int kChainsOfHead = H >= kSumsAtOnce      ? 1
+                                     : kSumsAtOnce / H < 4 ? kSumsAtOnce / H
+                                                           : 4;
+
+/// d[h] += Σ over pairs of vectors[pair] times numbers[stride·h + 2·pair …], exact. Asks for ahead(pair) by
+/// the way. `pairs` is a multiple of 4.
+template <int H, class Ahead>
+[[gnu::always_inline]] inline void pair_sums(const int16_t* vectors, const int16_t* numbers, int64_t stride,
+                                             int64_t pairs, Ahead ahead, I (&d)[H]) {
+  constexpr int kChains = kChainsOfHead<H>;
+  for_halves([&](auto half) __attribute__((always_inline)) {
+    constexpr int kHalf = decltype(half)::value;
+    const auto* from = reinterpret_cast<const uint8_t*>(vectors) + kHalf * static_cast<int>(sizeof(Register));
+    Wide sum[H][kChains] = {};
+    for (int64_t begin = 0; begin < pairs; begin += 4) {
+      for_fields<4>([&](auto i) __attribute__((always_inline)) {
+        const int64_t pair = begin + i.value;
+        const Register v = load_register(from + 64 * pair);
+        if (kHalf == 0) prefetch(ahead(pair));
+        for_fields<H>([&](auto h) __attribute__((always_inline)) {
+          Wide& chain = sum[h.value][i.value % kChains];
+          chain = dot2(chain, v, numbers + stride * h.value + 2 * pair);
+        });
+      });
+    }
+    for_fields<H>([&](auto h) __attribute__((always_inline)) {
+      for_fields<kChains>([&](auto c) __attribute__((always_inline)) {
+        add_half<kHalf>(d[h.value], sum[h.value][c.value]);
+      });
+    });
+  });
+}
+
 /// score[h][key] = q·k, exact.
 template <int H>
 inline void block_scores(const int16_t* queries, const KeyBlock& block, int quarters, int32_t (*score)[64]) {
   for (int quarter = 0; quarter < quarters; ++quarter) {
     I dot[H] = {};
-    for_halves([&](auto half) {
-      constexpr int kHalf = decltype(half)::value;
-      const auto* from = reinterpret_cast<const uint8_t*>(block.keys + quarter * 2048) +
-                         kHalf * static_cast<int>(sizeof(Register));
-      const auto* ahead = reinterpret_cast<const uint8_t*>(block.values + quarter * 2048);
-      Wide sum[H] = {};
-      for_unrolled(0, 64, [&](int64_t pair) {
-        const Register k = load_register(from + 64 * pair);
-        if (kHalf == 0) prefetch(ahead + 64 * pair);
-        for (int h = 0; h < H; ++h) sum[h] = dot2(sum[h], k, queries + 128 * h + 2 * pair);
-      });
-      for (int h = 0; h < H; ++h) add_half<kHalf>(dot[h], sum[h]);
-    });
+    // Of the values, the 16 positions' part of each eighth.
+    const auto ahead = [&](int64_t pair) {
+      return block.values + pair / 8 * 1024 + (quarter * 8 + pair % 8) * 32;
+    };
+    pair_sums<H>(block.keys + quarter * 2048, queries, 128, 64, ahead, dot);
     for (int h = 0; h < H; ++h) store(score[h] + 16 * quarter, dot[h]);
   }
 }
@@ -133,19 +160,8 @@ inline void add_values(const BlockWeights<H>& weights, const KeyBlock& block, in
   }
   for (int eighth = 0; eighth < 8; ++eighth) {
     I dot[H] = {};
-    for_halves([&](auto half) {
-      constexpr int kHalf = decltype(half)::value;
-      const auto* from = reinterpret_cast<const uint8_t*>(block.values + eighth * 1024) +
-                         kHalf * static_cast<int>(sizeof(Register));
-      const auto* ahead = reinterpret_cast<const uint8_t*>(block.next_keys + eighth * 1024);
-      Wide sum[H] = {};
-      for_unrolled(0, pairs, [&](int64_t pair) {
-        const Register v = load_register(from + 64 * pair);
-        if (kHalf == 0) prefetch(ahead + 64 * pair);
-        for (int h = 0; h < H; ++h) sum[h] = dot2(sum[h], v, weights.weight[h] + 2 * pair);
-      });
-      for (int h = 0; h < H; ++h) add_half<kHalf>(dot[h], sum[h]);
-    });
+    const auto ahead = [&](int64_t pair) { return block.next_keys + eighth * 1024 + pair * 32; };
+    pair_sums<H>(block.values + eighth * 1024, weights.weight[0], 64, pairs, ahead, dot);
     for (int h = 0; h < H; ++h) {
       float* o = spans[h].o + 16 * eighth;
       const F added = to_float(dot[h]) * all(power_of_two(weights.z[h] - 24));
@@ -166,6 +182,8 @@ inline void attend_heads(const int16_t* queries, const float* query_size, int he
   for (; heads >= H; heads -= H, queries += 128 * H, query_size += H, spans += H) {
     alignas(64) int32_t score[H][64];
     BlockWeights<H> weights;
+    prefetch(block.key_exponents);
+    prefetch(block.value_exponents);
     block_scores<H>(queries, block, (visible + 15) / 16, score);
     block_weights<H>(score, query_size, block, visible, weights);
     add_values<H>(weights, block, visible, spans);

@@ -120,27 +120,40 @@ void Attention::write(CpuStep& step, Rows qkv, Vector q_norm, Vector k_norm, flo
   });
 }
 
+/// A row's query heads of one KV head, as whole numbers.
+void Attention::round_queries(CpuStep& step, Rows qkv, int64_t row, int64_t kv_head) {
+  for (int64_t head = kv_head * sharing_; head < (kv_head + 1) * sharing_; ++head) {
+    const int64_t at = row * heads_ + head;
+    int8_t exponent = 0;
+    const float* x = qkv.data + row * qkv.cols + head * kHeadSize;
+    if (!machine_.kernels.round_head(x, true, queries_.data() + at * kHeadSize, &exponent)) step.mark(row);
+    query_size_[static_cast<size_t>(at)] = power_of_two(exponent);
+  }
+}
+
 void Attention::attend_spans(const CpuStep& step, const Cache& cache, int32_t layer, int64_t row,
-                             int64_t kv_head, int32_t first, int32_t last, Partial* rows,
-                             Partial* span) const {
+                             int64_t kv_head, int32_t first, int32_t last, const int16_t* after,
+                             Partial* rows, Partial* span) const {
   const int32_t position = step.position[static_cast<size_t>(row)];
   const int32_t blocks = position / kPageTokens + 1;
   const int64_t query = row * heads_ + kv_head * sharing_;
+  KeyBlock block = cache.block(layer, step.page(row, first * kBlocksInSpan), static_cast<int32_t>(kv_head));
   for (int32_t s = first; s < last; ++s) {
-    for (int64_t h = 0; h < sharing_; ++h) span[h].empty = true;
+    Partial* to = rows != nullptr && s == first ? rows : span;
+    for (int64_t h = 0; h < sharing_; ++h) to[h].empty = true;
     for (int32_t b = s * kBlocksInSpan; b < std::min((s + 1) * kBlocksInSpan, blocks); ++b) {
-      KeyBlock block = cache.block(layer, step.page(row, b), static_cast<int32_t>(kv_head));
-      const int32_t next = step.page(row, std::min(b + 1, blocks - 1));
-      block.next_keys = cache.block(layer, next, static_cast<int32_t>(kv_head)).keys;
+      KeyBlock next = {nullptr, nullptr, nullptr, nullptr, nullptr};
+      if (b + 1 < blocks) next = cache.block(layer, step.page(row, b + 1), static_cast<int32_t>(kv_head));
+      block.next_keys = b + 1 < blocks ? next.keys : after;
       const int visible = std::min(kPageTokens, position + 1 - b * kPageTokens);
       machine_.kernels.attend_block(queries_.data() + query * kHeadSize, query_size_.data() + query,
-                                    static_cast<int>(sharing_), block, visible, span);
+                                    static_cast<int>(sharing_), block, visible, to);
+      block = next;
     }
-    if (rows == nullptr) {
-      span += sharing_;
-      continue;
+    if (rows == nullptr) span += sharing_;
+    for (int64_t h = 0; to != rows && rows != nullptr && h < sharing_; ++h) {
+      machine_.kernels.fold(&rows[h], &to[h]);
     }
-    for (int64_t h = 0; h < sharing_; ++h) machine_.kernels.fold(&rows[h], &span[h]);
   }
 }
 
@@ -159,34 +172,28 @@ void Attention::attend(CpuStep& step, Rows qkv, const Cache& cache, int32_t laye
     queries_.resize(queries * kHeadSize);
     query_size_.resize(queries);
   }
-  machine_.run(qkv.rows, 8 * out.cols, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t head = 0; head < heads_; ++head) {
-        const int64_t at = r * heads_ + head;
-        int8_t exponent = 0;
-        const float* x = qkv.data + r * qkv.cols + head * kHeadSize;
-        if (!machine_.kernels.round_head(x, true, queries_.data() + at * kHeadSize, &exponent)) step.mark(r);
-        query_size_[static_cast<size_t>(at)] = power_of_two(exponent);
-      }
-    }
-  });
   const int32_t furthest = *std::max_element(step.position.begin(), step.position.end());
   const int64_t items = qkv.rows * cache.heads;
   const int threads = machine_.pool.threads();
   if (threads > 1 && items < 2 * threads && items % threads != 0 && spans_of(furthest) > 1) {
+    for (int64_t i = 0; i < items; ++i) round_queries(step, qkv, i / cache.heads, i % cache.heads);
     attend_in_waves(step, cache, layer, out, spans_of(furthest));
     return;
   }
   const int64_t bytes = (furthest / kPageTokens + 1) * kBlockBytes;
-  machine_.run(items, bytes, [&](int64_t begin, int64_t end, int) {
-    std::vector<Partial> work(static_cast<size_t>(2 * sharing_));
+  partials_.resize(std::max(partials_.size(), static_cast<size_t>(2 * sharing_ * threads)));
+  machine_.run(items, bytes, [&](int64_t begin, int64_t end, int thread) {
+    Partial* const result = partials_.data() + 2 * sharing_ * thread;
     for (int64_t i = begin; i < end; ++i) {  // by KV head, so that its keys stay near while rows meet them
       const int64_t row = i % qkv.rows;
       const int64_t kv_head = i / qkv.rows;
-      for (int64_t h = 0; h < sharing_; ++h) work[static_cast<size_t>(h)].empty = true;
+      const int64_t after = std::min(i + 1, items - 1);
+      const KeyBlock likely =
+          cache.block(layer, step.page(after % qkv.rows, 0), static_cast<int32_t>(after / qkv.rows));
+      round_queries(step, qkv, row, kv_head);
       const int32_t spans = spans_of(step.position[static_cast<size_t>(row)]);
-      attend_spans(step, cache, layer, row, kv_head, 0, spans, work.data(), work.data() + sharing_);
-      finish(work.data(), row, kv_head, out);
+      attend_spans(step, cache, layer, row, kv_head, 0, spans, likely.keys, result, result + sharing_);
+      finish(result, row, kv_head, out);
     }
   });
 }
@@ -209,7 +216,10 @@ void Attention::attend_in_waves(const CpuStep& step, const Cache& cache, int32_t
         const auto s = static_cast<int32_t>(first + i % (last - first));
         Partial* to = partials_.data() + (item * kSpansInWave + s - first) * sharing_;
         if (s >= own_last(item)) continue;
-        attend_spans(step, cache, layer, item / cache.heads, item % cache.heads, s, s + 1, nullptr, to);
+        const int16_t* own =
+            cache.block(layer, step.page(item / cache.heads, 0), static_cast<int32_t>(item % cache.heads))
+                .keys;
+        attend_spans(step, cache, layer, item / cache.heads, item % cache.heads, s, s + 1, own, nullptr, to);
       }
     });
     for (int64_t item = 0; item < items; ++item) {

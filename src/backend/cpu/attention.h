@@ -53,9 +53,11 @@ class Attention {
   int64_t bytes() const;
 
  private:
-  /// One row's query heads of one KV head, over spans [first, last) of its keys.
+  void round_queries(CpuStep& step, Rows qkv, int64_t row, int64_t kv_head);
+  /// One row's query heads of one KV head, over spans [first, last) of its keys. `after`: the keys that are
+  /// likely to be read next.
   void attend_spans(const CpuStep& step, const Cache& cache, int32_t layer, int64_t row, int64_t kv_head,
-                    int32_t first, int32_t last, Partial* rows, Partial* span) const;
+                    int32_t first, int32_t last, const int16_t* after, Partial* rows, Partial* span) const;
   void attend_in_waves(const CpuStep& step, const Cache& cache, int32_t layer, Rows out, int32_t spans);
   void finish(const Partial* rows, int64_t row, int64_t kv_head, Rows out) const;
 
@@ -64,7 +66,7 @@ class Attention {
   int64_t sharing_ = 0;               // query heads that read one KV head
   std::vector<int16_t> queries_;      // [rows, heads, 128]
   std::vector<float> query_size_;     // [rows, heads]: 2^E
-  std::vector<Partial> partials_;     // of a wave: [row, kv head, span, sharing]
+  std::vector<Partial> partials_;     // of a wave: [row, kv head, span, sharing], or [thread, 2, sharing]
   std::vector<Partial> row_results_;  // of a wave: [row, kv head, sharing]
 };
 

@@ -9,6 +9,7 @@ namespace tercet::cpu::TERCET_CPU_LEVEL {
 
 inline constexpr int kRowsAtOnce = 4;   // rows that share a read of the weights, by the registers there are
 inline constexpr int kHeadsAtOnce = 4;  // query heads that share a read of keys and values
+inline constexpr int kSumsAtOnce = 8;   // chains of dot products that keep a processor busy
 inline constexpr int kHalves = 2;
 
 struct F {

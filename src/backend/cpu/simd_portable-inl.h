@@ -8,6 +8,7 @@ namespace tercet::cpu::TERCET_CPU_LEVEL {
 
 inline constexpr int kRowsAtOnce = 4;
 inline constexpr int kHeadsAtOnce = 4;
+inline constexpr int kSumsAtOnce = 1;  // chains of dot products that keep a processor busy
 inline constexpr int kHalves = 1;
 
 struct alignas(64) F {
