@@ -6,6 +6,16 @@
 #include "base/check.h"
 
 namespace tercet::cpu {
+namespace {
+
+/// Asks for the first of tiles [begin, end), as far ahead as products ask themselves: the next expert's
+/// weights lie elsewhere, where nobody would look for them before they are needed.
+void ask_for(const PackedMatrix& w, int64_t begin, int64_t end) {
+  const int64_t bytes = std::min<int64_t>((end - begin) * w.tile_bytes(), 4608);
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(w.tile(begin) + at);
+}
+
+}  // namespace
 
 void choose_experts(const Kernels& kernels, std::span<const float> logits, std::span<const float> bias,
                     const RouterParams& params, std::span<float> score, std::span<float> biased,
@@ -13,18 +23,17 @@ void choose_experts(const Kernels& kernels, std::span<const float> logits, std::
   const auto chosen = static_cast<size_t>(params.chosen);
   kernels.sigmoid(logits.data(), static_cast<int64_t>(logits.size()), score.data());
   for (size_t e = 0; e < logits.size(); ++e) biased[e] = score[e] + bias[e];
-  float sum = 0.0F;
-  for (size_t j = 0; j < chosen; ++j) {
-    // The first of the largest that is left: ties go to the lower index. Few are chosen, so no sort.
-    size_t best = logits.size();
-    for (size_t e = 0; e < logits.size(); ++e) {
-      const auto taken = std::span(experts).first(j);
-      if (best != logits.size() && !(biased[e] > biased[best])) continue;
-      if (std::find(taken.begin(), taken.end(), static_cast<int32_t>(e)) == taken.end()) best = e;
-    }
-    experts[j] = static_cast<int32_t>(best);
-    sum = sum + score[best];
+  // The largest so far in descending order; of equal ones the lower index came first. Few are chosen, so most
+  // are compared with the last only.
+  const auto value = [&](size_t j) { return biased[static_cast<size_t>(experts[j])]; };
+  for (size_t e = 0; e < logits.size(); ++e) {
+    if (e >= chosen && !(biased[e] > value(chosen - 1))) continue;
+    size_t j = std::min(e, chosen - 1);
+    for (; j > 0 && biased[e] > value(j - 1); --j) experts[j] = experts[j - 1];
+    experts[j] = static_cast<int32_t>(e);
   }
+  float sum = 0.0F;
+  for (size_t j = 0; j < chosen; ++j) sum = sum + score[static_cast<size_t>(experts[j])];
   sum = sum + 1e-20F;
   std::sort(experts.begin(), experts.begin() + params.chosen);
   for (size_t j = 0; j < chosen; ++j) {
@@ -105,6 +114,11 @@ void ExpertProducts::gate_up(const PackedExperts& experts, Rows h, const Routes&
       const Touched& touched = touched_[static_cast<size_t>(i / tiles)];
       const auto e = static_cast<size_t>(touched.expert);
       next = std::min(end, (i / tiles + 1) * tiles);
+      if (next < end) {
+        const auto after = static_cast<size_t>(touched_[static_cast<size_t>(next / tiles)].expert);
+        ask_for(experts.gate[after], 0, tiles);
+        ask_for(experts.up[after], 0, tiles);
+      }
       gate_up_tiles(experts.gate[e], experts.up[e], i % tiles, i % tiles + next - i, touched.pairs,
                     routes.chosen, a);
     }
@@ -148,7 +162,11 @@ void ExpertProducts::down(const PackedExperts& experts, Rows a, const Routes& ro
     const int64_t cols = std::min(end * kTile, z.cols) - first;
     for (int64_t r = 0; r < z.rows; ++r) std::fill_n(z.data + r * z.cols + first, cols, 0.0F);
     // Experts in ascending order, so every row adds its own in ascending order.
-    for (const Touched& touched : touched_) {
+    for (size_t i = 0; i < touched_.size(); ++i) {
+      const Touched& touched = touched_[i];
+      if (i + 1 < touched_.size()) {
+        ask_for(experts.down[static_cast<size_t>(touched_[i + 1].expert)], begin, end);
+      }
       add_down_tiles(experts.down[static_cast<size_t>(touched.expert)], begin, end, touched.pairs, routes, z);
     }
     for (int64_t r = 0; shared.data != nullptr && r < z.rows; ++r) {
