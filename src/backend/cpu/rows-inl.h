@@ -39,7 +39,21 @@ inline float lane_sum_of_squares(const float* x, int64_t k) {
   return tree_sum(lane[0]);
 }
 
+/// The norm of a head: no lane has more than one value.
+inline void norm_head(const float* x, const float* weight, float eps, float* h) {
+  F value[8], lane[8];
+  for (int64_t i = 0; i < 8; ++i) {
+    value[i] = load(x + 16 * i);
+    lane[i] = fma(value[i], value[i], all(0.0F));
+  }
+  for (int64_t i = 0; i < 4; ++i) lane[i] = lane[i] + lane[i + 4];
+  for (int64_t i = 0; i < 2; ++i) lane[i] = lane[i] + lane[i + 2];
+  const F r = all(1.0F / __builtin_sqrtf(tree_sum(lane[0] + lane[1]) / 128.0F + eps));
+  for (int64_t i = 0; i < 8; ++i) store(h + 16 * i, (value[i] * r) * load(weight + 16 * i));
+}
+
 inline void rms_norm(const float* x, const float* weight, int64_t k, float eps, float* h) {
+  if (k == 128) return norm_head(x, weight, eps, h);
   const float mean = lane_sum_of_squares(x, k) / static_cast<float>(k);
   const F r = all(1.0F / __builtin_sqrtf(mean + eps));
   map(k, h, [&](auto at) { return (at(x) * r) * at(weight); });
