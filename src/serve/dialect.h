@@ -1,6 +1,7 @@
 // Requests of other protocols, put as /v1/chat/completions has them.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +14,8 @@ namespace tercet {
 /// A chat request in the making.
 struct ChatBody {
   Json body = Json::object();
-  std::vector<std::string> ignored;  // what the protocol has and this server does not
+  std::vector<std::string> ignored;              // what the protocol has and this server does not
+  std::map<std::string, ResponseFormat> inputs;  // of custom tools, by name: ToolForm::input
 };
 
 /// read_chat_request() of what became of a request. What was ignored is warned of, or refused where the

@@ -111,7 +111,10 @@ TEST(ResponsesRequest, WhatCodexAsksForIsRead) {
         {"type": "function", "function": {"name": "agents.close",
           "description": "agents: Sub-agents.\n\nCloses one.", "strict": false,
           "parameters": {"type": "object", "properties": {}}}}]})"));
-  EXPECT_THAT(read->chat.ignored, ElementsAre("tools[1].format (grammar)", "tools[3] (web_search)"));
+  EXPECT_THAT(read->chat.ignored, ElementsAre("tools[3] (web_search)"));
+  ASSERT_EQ(read->chat.inputs.count("apply_patch"), 1);
+  EXPECT_EQ(read->chat.inputs.at("apply_patch").kind, ResponseFormat::Kind::lark);
+  EXPECT_EQ(read->chat.inputs.at("apply_patch").source, "start: \"x\"");
   EXPECT_EQ(read->calls,
             (ResponseCalls{{"agents.close",
                             json(R"({"type": "function_call", "name": "close", "namespace": "agents"})")},
@@ -187,6 +190,9 @@ TEST(ResponsesRequest, RefusesWhatItCannotRead) {
   EXPECT_EQ(
       responses_error(R"({"input": "x", "tools": [{"type": "custom", "name": "a", "format": "lark"}]})"),
       "tools[0].format.type: expected a string, found nothing");
+  EXPECT_EQ(responses_error(R"({"input": "x", "tools": [{"type": "custom", "name": "a",
+                "format": {"type": "grammar", "syntax": "ebnf", "definition": "x"}}]})"),
+            "tools[0].format.syntax: expected lark or regex, found \"ebnf\"");
   EXPECT_EQ(
       responses_error(R"({"input": "x", "tools": [{"type": "custom", "name": "a", "description": 1}]})"),
       "tools[0].description: expected a string, found number");

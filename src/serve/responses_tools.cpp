@@ -8,11 +8,33 @@ using Done = ApiResult<void>;
 struct Tools {
   Json functions = Json::array();
   ResponseCalls calls;
+  std::map<std::string, ResponseFormat> inputs;  // by name, as ChatBody has them
   std::vector<std::string> ignored;
 };
 
-/// A function that stands for a custom tool.
-ApiResult<Json> function_of_custom(const Json& tool, const std::string& where, Tools& tools) {
+/// What a custom tool's format asks for; anything where there is none.
+ApiResult<ResponseFormat> read_input_format(const Json& tool, const std::string& where, Tools& tools) {
+  ResponseFormat input;
+  const Json* format = find_member(tool, "format");
+  if (!is_present(format)) return input;
+  TERCET_TRY(const std::string type, string_member(*format, "type", where));
+  if (type == "text") return input;
+  if (type != "grammar") {
+    tools.ignored.push_back(fmt::format("{} ({})", where, type));
+    return input;
+  }
+  TERCET_TRY(const std::string syntax, string_member(*format, "syntax", where));
+  if (syntax != "lark" && syntax != "regex") {
+    return wrong(where + ".syntax", fmt::format("expected lark or regex, found {}", word(syntax)));
+  }
+  TERCET_TRY(input.source, string_member(*format, "definition", where));
+  input.kind = syntax == "lark" ? ResponseFormat::Kind::lark : ResponseFormat::Kind::regex;
+  return input;
+}
+
+/// A function that stands for a custom tool, which the model knows as `key`.
+ApiResult<Json> function_of_custom(const Json& tool, const std::string& where, const std::string& key,
+                                   Tools& tools) {
   Json function{{"name", tool["name"]},
                 {"parameters",
                  {{"type", "object"},
@@ -25,17 +47,11 @@ ApiResult<Json> function_of_custom(const Json& tool, const std::string& where, T
     if (!given) return refuse(given.error());
     description = std::move(*given);
   }
-  const Json* format = find_member(tool, "format");
-  if (is_present(format)) {
-    auto type = string_member(*format, "type", where + ".format");
-    if (!type) return refuse(type.error());
-    if (*type != "text") {
-      tools.ignored.push_back(fmt::format("{}.format ({})", where, *type));
-      if (const Json* grammar = find_member(*format, "definition");
-          grammar != nullptr && grammar->is_string()) {
-        description += "\n\nThe input's grammar:\n" + grammar->get<std::string>();
-      }
-    }
+  auto input = read_input_format(tool, where + ".format", tools);
+  if (!input) return refuse(input.error());
+  if (input->kind != ResponseFormat::Kind::text) {
+    description += "\n\nThe input's grammar:\n" + input->source;
+    tools.inputs[key] = std::move(*input);
   }
   function["description"] = std::move(description);
   return function;
@@ -85,7 +101,7 @@ Done add_tool(const Json& tool, const std::string& where, const std::string& gro
   if (!key) return refuse(key.error());
   Json function = tool;
   if (custom) {
-    auto made = function_of_custom(tool, where, tools);
+    auto made = function_of_custom(tool, where, *key, tools);
     if (!made) return refuse(made.error());
     function = std::move(*made);
   }
@@ -137,6 +153,7 @@ ApiResult<ResponseCalls> read_response_tools(const Json& body, ChatBody& chat) {
   }
   if (!tools.functions.empty()) chat.body["tools"] = std::move(tools.functions);
   if (auto chosen = read_tool_choice(body, chat); !chosen) return refuse(chosen.error());
+  chat.inputs = std::move(tools.inputs);
   chat.ignored.insert(chat.ignored.end(), tools.ignored.begin(), tools.ignored.end());
   return std::move(tools.calls);
 }

@@ -16,8 +16,8 @@ using ResponseCalls = std::map<std::string, Json>;
 ApiResult<std::string> name_of_call(const Json& item, const std::string& where);
 
 /// Puts `tools` and `tool_choice` as a chat request has them. A custom tool becomes a function of one string,
-/// `input`. Hosted tools (web_search …) are left out and named in chat.ignored, like the grammars of custom
-/// ones, which the model is only told of.
+/// `input`, whose grammar goes to chat.inputs. Hosted tools (web_search …) are left out and named in
+/// chat.ignored.
 ApiResult<ResponseCalls> read_response_tools(const Json& body, ChatBody& chat);
 
 /// What a custom tool is given, of the arguments of the function that stands for it.

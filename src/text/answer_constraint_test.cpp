@@ -399,6 +399,63 @@ TEST(AnswerConstraint, RegularExpressionsChoicesAndGrammars) {
   EXPECT_EQ(outcome(compiled(both), kWeatherCall), "");
 }
 
+// As Codex sends it with its tool apply_patch.
+constexpr const char* kPatchGrammar = R"(start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+
+%import common.LF
+)";
+
+TEST(AnswerConstraint, CustomToolsInputFollowsItsGrammar) {
+  const auto patching = [](ResponseFormat::Kind kind, const char* source) {
+    AnswerForm made;
+    ToolForm& tool = made.tools.emplace_back();
+    tool.name = "apply_patch";
+    tool.parameters = Json::parse(
+        R"({"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
+            "additionalProperties": false})");
+    tool.input.kind = kind;
+    tool.input.source = source;
+    return made;
+  };
+  const auto with = [&](const AnswerForm& wanted, const std::string& input) {
+    return outcome(tiny().grammars.compile(wanted, false).value(),
+                   "<tool_calls>\n<tool_call>apply_patch<tool_sep>\n<arg_key>input</arg_key>\n<arg_value>" +
+                       input + "</arg_value>\n</tool_call>\n</tool_calls>");
+  };
+  const AnswerForm patch = patching(ResponseFormat::Kind::lark, kPatchGrammar);
+  EXPECT_EQ(with(patch, "*** Begin Patch\n*** Add File: a b.txt\n+one\n+\n*** End Patch"), "");
+  EXPECT_EQ(
+      with(patch,
+           "*** Begin Patch\n*** Update File: x.py\n@@ def f():\n-  return 1\n+  return 2\n*** End Patch\n"),
+      "");
+  EXPECT_NE(with(patch, "*** Begin Patch\n*** End Patch"), "");
+  EXPECT_NE(with(patch, "Here is a patch"), "");
+  const AnswerForm number = patching(ResponseFormat::Kind::regex, "[0-9]+(px|em)");
+  EXPECT_EQ(with(number, "12px"), "");
+  EXPECT_NE(with(number, "12"), "");
+  EXPECT_NE(with(number, "a12px"), "");
+  const Result<AnswerConstraint> broken =
+      tiny().grammars.compile(patching(ResponseFormat::Kind::lark, "start: nothing\n"), false);
+  ASSERT_FALSE(broken);
+  EXPECT_EQ(broken.error().message, "tools: the format of apply_patch: at 1(8): unknown name: \"nothing\"");
+}
+
 TEST(AnswerConstraint, NothingBindsInAThoughtButItsFrame) {
   const Json request = with_schema(R"({"type": "null"})");
   AnswerConstraint constraint = compiled(request, true);
@@ -478,7 +535,7 @@ TEST(AnswerConstraint, TellsWhatASchemaHasThatIsNotSupported) {
   EXPECT_THAT(error_of({{"structured_outputs", {{"grammar", "start: missing"}}}}),
               StartsWith("structured_outputs.grammar: "));
   EXPECT_EQ(error_of({{"structured_outputs", {{"regex", std::string(70'000, 'a')}}}}),
-            "structured_outputs: a grammar may have 65536 bytes, found 70000");
+            "structured_outputs.regex: a grammar may have 65536 bytes, found 70000");
   EXPECT_EQ(
       error_of(with_schema(R"({"items": {"type": "integer", "multipleOf": 10001}})")),
       "response_format.json_schema.schema: `multipleOf` is supported from 0.0001 to 10000, found 10001");

@@ -38,6 +38,8 @@ struct ToolForm {
   std::string name;
   Json parameters;      // a JSON schema: an object, or a boolean
   bool strict = false;  // refuse what of the schema can't be enforced, in place of leaving it aside
+  /// Of a function that stands for a custom tool, what its argument `input` is: text, regex or lark.
+  ResponseFormat input{};
 };
 
 /// The defaults bind nothing.

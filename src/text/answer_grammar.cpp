@@ -160,22 +160,26 @@ class Writer {
     return add_part(where, "json_schema", std::move(document));
   }
 
+  /// A regular expression or a grammar that a request brings.
+  Result<std::string> add_source(const ResponseFormat& format, const std::string& where) {
+    if (format.source.size() > kLongestSource) {
+      return fail("{}: a grammar may have {} bytes, found {}", where, kLongestSource, format.source.size());
+    }
+    const bool regex = format.kind == ResponseFormat::Kind::regex;
+    return add_part(where, "lark_grammar",
+                    regex ? fmt::format("{}start: {}\n", kHeader, lark_regex(format.source)) : format.source);
+  }
+
   Result<void> write_format() {
     using Kind = ResponseFormat::Kind;
     const ResponseFormat& format = form_.format;
-    if (format.source.size() > kLongestSource) {
-      return fail("structured_outputs: a grammar may have {} bytes, found {}", kLongestSource,
-                  format.source.size());
-    }
     std::string body = "text";
     if (format.kind == Kind::json_schema) {
       TERCET_TRY(body, add_schema(standalone(format.schema, format.schema), format.strict,
                                   "response_format.json_schema.schema"));
-    } else if (format.kind == Kind::regex) {
-      const std::string source = fmt::format("{}start: {}\n", kHeader, lark_regex(format.source));
-      TERCET_TRY(body, add_part("structured_outputs.regex", "lark_grammar", source));
-    } else if (format.kind == Kind::lark) {
-      TERCET_TRY(body, add_part("structured_outputs.grammar", "lark_grammar", format.source));
+    } else if (format.kind == Kind::regex || format.kind == Kind::lark) {
+      TERCET_TRY(body, add_source(format, format.kind == Kind::regex ? "structured_outputs.regex"
+                                                                     : "structured_outputs.grammar"));
     } else if (format.kind == Kind::choice) {
       // One terminal: the alternatives of a rule would be a lexeme each.
       std::string terminal;
@@ -316,6 +320,9 @@ class Writer {
   /// What may stand between arg_value and its closer, as CallArguments reads it. Terminals are called `name`.
   Result<std::string> write_value(const Json& schema, const std::string& key, const ToolForm& tool,
                                   const std::string& name, const std::string& where) {
+    if (tool.input.kind != ResponseFormat::Kind::text && key == "input") {
+      return add_source(tool.input, fmt::format("tools: the format of {}", tool.name));
+    }
     const unsigned types = argument_types(tool.parameters, key).types;
     const unsigned others = types & ~unsigned{kStringType};
     const bool by_type = !tool.strict && lax_ == LaxSchemas::types;
