@@ -34,15 +34,20 @@ else()
   message(STATUS "CUDA: none; the program will run on CPUs alone")
 endif()
 
-# tercet_cuda_objects(VARIABLE FILE…): compiles kernels; VARIABLE receives the objects.
+# tercet_cuda_objects(VARIABLE [ARCHITECTURES A…] FILES F…): compiles kernels, for all of TERCET_CUDA_ARCHITECTURES or
+# for those given, whatever that holds; VARIABLE receives the objects.
 function(tercet_cuda_objects variable)
+  cmake_parse_arguments(ARG "" "" "ARCHITECTURES;FILES" ${ARGN})
+  if(NOT ARG_ARCHITECTURES)
+    set(ARG_ARCHITECTURES ${TERCET_CUDA_ARCHITECTURES})
+  endif()
   set(flags -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Werror all-warnings
             -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fPIC -I${PROJECT_SOURCE_DIR}/src)
-  foreach(architecture ${TERCET_CUDA_ARCHITECTURES})
+  foreach(architecture ${ARG_ARCHITECTURES})
     list(APPEND flags -gencode arch=compute_${architecture},code=sm_${architecture})
   endforeach()
   set(launcher ${CMAKE_CXX_COMPILER_LAUNCHER})
-  foreach(file ${ARGN})
+  foreach(file ${ARG_FILES})
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${file}.o)
     get_filename_component(folder ${object} DIRECTORY)
     file(MAKE_DIRECTORY ${folder})

@@ -311,7 +311,6 @@ __device__ void attend(const TileParams& p, uint32_t begin, AttentionTile tile, 
 }
 
 __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(TileParams p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t memory[];
   const uint32_t begin = shared_begin(memory);
   if (threadIdx.x == 0) {
@@ -331,7 +330,6 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(TileParams p) {
     more_registers<kAttendRegisters>();
     attend(p, begin, tile, kv_head);
   }
-#endif
 }
 
 }  // namespace

@@ -379,7 +379,6 @@ __device__ void multiply_all(const FewProductParams& p, uint32_t begin, int coun
 template <int kPlanes, int kTokens>
 __global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
     many_kernel(FewProductParams p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t memory[];
   using L = Layout<kPlanes, kTokens>;
   const uint32_t begin = shared_begin(memory);
@@ -401,7 +400,6 @@ __global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
     more_registers<L::kMultiplyRegisters>();
     multiply_all<kPlanes, kTokens>(p, begin, count, parts);
   }
-#endif
 }
 
 /// y = the leaves' sums one after another, then SwiGLU where asked for.
