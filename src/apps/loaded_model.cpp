@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "apps/verified_devices.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/reference/reference_ops.h"
@@ -31,10 +32,22 @@ Result<OpenedModel> open_model(const ModelOptions& options) {
   return model;
 }
 
+namespace {
+
+/// What was found on the GPU of this machine earlier.
+std::optional<bool> verified_here() {
+  const auto file = verified_devices_file();
+  const Result<CudaDevice> device = cuda_device();
+  return file && device ? read_verdict(*file, *device) : std::nullopt;
+}
+
+}  // namespace
+
 std::unique_ptr<Ops> make_ops(BackendKind kind, int threads, bool synchronous) {
   if (kind == BackendKind::reference) return make_reference_ops(threads);
   if (kind == BackendKind::cpu) return make_cpu_ops(threads);
-  Result<std::unique_ptr<Ops>> ops = make_cuda_ops({.synchronous = synchronous});
+  Result<std::unique_ptr<Ops>> ops =
+      make_cuda_ops({.verified = verified_here(), .synchronous = synchronous});
   TERCET_CHECK(ops.has_value());  // plan_stages() saw the device
   return std::move(*ops);
 }

@@ -7,12 +7,15 @@
 #include <vector>
 
 #include "apps/arguments.h"
+#include "apps/verified_devices.h"
 #include "apps/verify.h"
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/self_check.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/select/table.h"
 #include "backend/reference/reference_ops.h"
 #include "backend/reference/trials.h"
+#include "base/log.h"
 #include "base/threads.h"
 
 namespace tercet {
@@ -29,6 +32,30 @@ struct Candidate {
   Count short_check;
   std::vector<Count> groups;  // a trial each
 };
+
+constexpr const char* kFastOnGpu = "cuda";
+
+int64_t failures_of(const Candidate& candidate) {
+  int64_t failed = candidate.short_check.failed;
+  for (const Count& count : candidate.groups) failed += count.failed;
+  return failed;
+}
+
+/// Which kernels were verified, and the verdict for later starts.
+void keep_verdict(const Candidate& fast, const CudaDevice& device, int64_t seconds) {
+  fmt::print("\n{}, compute capability {}.{}: kernels for so many rows (of Hy3's shapes)\n", device.name,
+             device.major, device.minor);
+  for (const cuda::TableLine& line : cuda::kernel_table(traits_of(device))) {
+    fmt::print("{:<24} {:>4} to {:<5} {}: {}\n", line.operation, line.from, line.to, line.kernel, line.why);
+  }
+  const std::optional<bool> verdict = verdict_of(failures_of(fast), seconds);
+  const auto file = verified_devices_file();
+  if (!verdict || !file) return;
+  const Result<void> written = write_verdict(*file, device, *verdict);
+  if (!written) return log_warn("{}", written.error().message);
+  fmt::print("kept in {}: {}\n", file->string(),
+             *verdict ? "the fast kernels may run on such a device" : "the plain kernels are to run there");
+}
 
 /// The total.
 Count report(const std::vector<Candidate>& candidates) {
@@ -58,7 +85,9 @@ Result<int> run_verify_device(Arguments given, const Console& console) {
       "tercet verify device",
       "Runs every operation on each instruction set and on the GPU that this machine has, on random and "
       "hard rows of random shapes, against the reference. Prints how many rounds were equal bit for "
-      "bit, and the counts.",
+      "bit, and the counts. What a minute or more, or any failure, showed of a GPU is kept in the user's "
+      "cache "
+      "folder, and decides whether the fast kernels run there later.",
       "tercet verify device\n"
       "tercet verify device --seconds 600");
   app.add_option("--seconds", seconds, "How long, about; each group runs once at least (default: 60)")
@@ -80,7 +109,7 @@ Result<int> run_verify_device(Arguments given, const Console& console) {
     auto ops = make_cuda_ops({.plain = plain, .untried = true});
     if (!ops) break;
     Candidate& candidate = candidates.emplace_back();
-    candidate.name = plain ? "cuda plain" : "cuda";
+    candidate.name = plain ? "cuda plain" : kFastOnGpu;
     candidate.ops = std::move(*ops);
     if (!plain) {
       const bool good = failing_cuda_kernels(*candidates[candidates.size() - 2].ops, *candidate.ops).empty();
@@ -106,6 +135,10 @@ Result<int> run_verify_device(Arguments given, const Console& console) {
     progress.update(elapsed);
   }
   const Count total = report(candidates);
+  if (candidates.back().name == kFastOnGpu) {
+    TERCET_TRY(const CudaDevice device, cuda_device());
+    keep_verdict(candidates.back(), device, seconds);
+  }
   fmt::print("{} passed, {} failed\n", total.passed, total.failed);
   return total.failed == 0 ? 0 : 1;
 }

@@ -11,6 +11,8 @@
 #include "backend/cuda/packing.h"
 #include "backend/cuda/products.h"
 #include "backend/cuda/runtime/status.h"
+#include "backend/cuda/select/attention.h"
+#include "backend/cuda/select/generation.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "ops/exact_math.h"
@@ -32,12 +34,11 @@ class CudaOps final : public Ops {
  public:
   CudaOps(const CudaOptions& options, const CudaDevice& device)
       : options_(options),
-        tiled_attention_(!options.plain && device.major == 9),
-        launcher_(stream_.get(), !options.plain, !options.plain && device.major >= 9),
+        device_(traits_of(device, options.plain)),
+        launcher_(stream_.get(), !options.plain, device_.overlaps()),
         input_(held_),
         packer_(launcher_, held_),
-        products_(launcher_, held_, options.plain,
-                  options.plain || device.major != 9 ? 0 : device.processors),
+        products_(launcher_, held_, device_),
         evaluation_(launcher_, held_),
         angles_(launcher_, held_),
         partials_(launcher_, held_),
@@ -211,7 +212,7 @@ class CudaOps final : public Ops {
     p.rows = static_cast<int32_t>(qkv.rows);
     p.heads = static_cast<int32_t>(out.cols / kHeadSize);
     p.layer = layer;
-    if (options_.plain || p.heads > kMaxSharing * cache.heads) {
+    if (choose_attention(device_, p.heads, cache.heads, p.rows).kernel == AttentionKernel::plain) {
       cuda::attention(launcher_, p);
     } else {
       attend(s, p);
@@ -359,16 +360,15 @@ class CudaOps final : public Ops {
     if (alone.rows > 0) attend_by_blocks(step, alone, a.alone);
   }
 
-  /// Tiles take a sequence's blocks one after another: they need many rows to be the faster ones.
   CudaStep::Attention plan_attention(const CudaStep& step, int32_t sharing, int32_t kv_heads) {
-    constexpr int32_t kLeastRowHeads = 160;
     CudaStep::Attention out;
     out.sharing = sharing;
     std::vector<AttentionTile> tiles;
     std::vector<int32_t> last;  // position of each tile
     std::vector<int32_t> alone;
     for (const SequenceRows& sequence : step.batch.sequences) {
-      const bool tiled = tiled_attention_ && sequence.rows * kv_heads >= kLeastRowHeads;
+      const bool tiled = choose_attention(device_, sharing * kv_heads, kv_heads, sequence.rows).kernel ==
+                         AttentionKernel::tiles;
       for (int32_t i = 0; i < sequence.rows; i += tiled ? tile_rows(sharing) : 1) {
         if (tiled) {
           tiles.push_back({sequence.first_row + i, std::min(tile_rows(sharing), sequence.rows - i)});
@@ -405,12 +405,8 @@ class CudaOps final : public Ops {
     }
     const auto blocks = std::max<int64_t>(
         kSpanBlocks, std::bit_ceil(static_cast<uint32_t>(step.last_position / kPageTokens + 1)));
-    // Spans where there are enough for the device, as they leave less to fold.
-    constexpr int64_t kManySpans = 384;
-    const bool spans =
-        int64_t{p.rows} * p.cache.heads * (step.last_position / (kPageTokens * kSpanBlocks) + 1) >=
-        kManySpans;
-    const int64_t each = spans ? kSpanBlocks : 1;
+    const AloneShare share = choose_share(p.rows, p.cache.heads, step.last_position).kernel;
+    const int64_t each = share == AloneShare::span ? kSpanBlocks : 1;
     const int64_t row_floats = p.heads * (blocks / each) * kPartial;
     const auto at_a_time = static_cast<int32_t>(std::clamp<int64_t>(kMostFloats / row_floats, 1, p.rows));
     const int32_t rows = p.rows;
@@ -429,7 +425,7 @@ class CudaOps final : public Ops {
   }
 
   const CudaOptions options_;
-  const bool tiled_attention_;
+  const DeviceTraits device_;
   const Stream stream_;  // first of all that queues work on it
   int64_t held_ = 0;
   int64_t live_steps_ = 0;
@@ -454,6 +450,12 @@ Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options) {
   if (options.plain || options.untried) return make(options);
   CudaOptions plain = options;
   plain.plain = true;
+  const Choice<KernelSet> set = choose_kernels(traits_of(device), options.verified);
+  if (set.kernel == KernelSet::plain) {
+    log_warn("{}, compute capability {}.{}: running the plain kernels, which are slow: {}", device.name,
+             device.major, device.minor, set.why);
+    return make(plain);
+  }
   std::unique_ptr<CudaOps> fast = make(options);
   std::unique_ptr<CudaOps> fallback = make(plain);
   const std::vector<std::string> failing = failing_cuda_kernels(*fallback, *fast);

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/cuda/select/device.h"
 #include "base/error.h"
 #include "ops/ops.h"
 
@@ -13,9 +15,10 @@ namespace tercet {
 
 struct CudaOptions {
   int device = 0;
-  bool plain = false;        // the plain kernels only: slow, and obviously right
-  bool untried = false;      // the fast kernels, without the trials that make_cuda_ops() asks of them
-  bool synchronous = false;  // each operation ends before its call returns, for who times them
+  bool plain = false;    // the plain kernels only: slow, and obviously right
+  bool untried = false;  // the fast kernels, without the trials that make_cuda_ops() asks of them
+  std::optional<bool> verified = {};  // what `tercet verify device` found on such a device, if it ran
+  bool synchronous = false;           // each operation ends before its call returns, for who times them
 };
 
 struct CudaDevice {
@@ -25,7 +28,12 @@ struct CudaDevice {
   int64_t free = 0;          // bytes, now
   int32_t driver = 0;        // the newest CUDA that the driver knows: 13000 is 13.0
   int32_t processors = 0;    // multiprocessors
+  int64_t block_shared = 0;  // bytes of shared memory that a block may have
 };
+
+inline cuda::DeviceTraits traits_of(const CudaDevice& device, bool plain = false) {
+  return {device.major, device.minor, device.processors, device.block_shared, plain};
+}
 
 /// Errors: this program was built without CUDA; no driver, or one too old; no such device; a device for which
 /// the program holds no code.
@@ -35,8 +43,9 @@ Result<CudaDevice> cuda_device(int device = 0);
 /// where all is well; and of more that concern the fast kernels alone (gate.h). Some tenths of a second.
 std::vector<std::string> failing_cuda_kernels(Ops& plain, Ops& fast);
 
-/// Unless `plain` or `untried` is set, fast kernels must first give the plain ones' bits in some tenths of a
-/// second of trials; on a device where they do not, that is logged and the plain ones run. Errors as
+/// Unless `plain` or `untried` is set, fast kernels run where they are proven, which devices of some compute
+/// capabilities are (select/generation.h) and `verified` may say, and where they give the plain ones' bits in
+/// some tenths of a second of trials; on other devices a warning says why the plain ones run. Errors as
 /// cuda_device(). The object and what it made are for one thread at a time.
 Result<std::unique_ptr<Ops>> make_cuda_ops(const CudaOptions& options = {});
 

@@ -26,6 +26,7 @@ Result<CudaDevice> cuda_device(int device) {
   out.major = properties.major;
   out.minor = properties.minor;
   out.processors = properties.multiProcessorCount;
+  out.block_shared = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
   check(cudaSetDevice(device));
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total));

@@ -24,30 +24,15 @@ bool same_rounding(const Weights& a, const Weights& b) {
   return a.group == b.group && (a.planes == 0) == (b.planes == 0);
 }
 
-/// Up to here every pair of a row and an expert reads its expert's weights by itself.
-constexpr int64_t kLonePairs = 64;
-/// From here on a dense product goes to product_many().
-constexpr int64_t kManyRows = 12;
-
-/// From here on a warp rounds a row, below a block.
-constexpr int64_t kWarpRows = 1024;
-
-/// The kernel for that many rows.
-void run_few(Launcher& launcher, const FewProductParams& p) {
-  const int rows = p.which != nullptr ? 1 : p.rows;
-  if (p.items == nullptr && row_fits(p.weights, rows, p.swiglu != 0)) {
-    product_row(launcher, p);
-  } else {
-    product_few(launcher, p);
-  }
+ExpertsForm form_of(const PackedExperts& experts) {
+  return {experts.same.gate_up, experts.same.down, experts.alike, experts.tame};
 }
 
 }  // namespace
 
-Products::Products(Launcher& launcher, int64_t& held, bool plain, int processors)
+Products::Products(Launcher& launcher, int64_t& held, const DeviceTraits& device)
     : launcher_(launcher),
-      plain_(plain),
-      processors_(processors),
+      device_(device),
       norm_planes_(launcher, held),
       norm_units_(launcher, held),
       norm_halves_(launcher, held),
@@ -76,30 +61,26 @@ void Products::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
   p.rows = narrow(x.rows);
   p.k = narrow(x.cols);
   p.eps = eps;
-  const bool round =
-      !plain_ && weight.data != nullptr && x.cols % kBlock == 0 && x.cols / kBlock <= kMaxGroups;
-  const bool in_place = x.cols <= kHeldRow;
-  const bool halves = round && in_place && processors_ > 0 && x.rows > kRowRows;
-  const bool planes = round && (!halves || x.rows < kManyRows);
-  if (planes) p.rounded = room(norm_planes_, norm_units_, x.rows, x.cols, Form::planes);
-  if (halves) {
+  const NormPlan plan = weight.data == nullptr ? NormPlan() : plan_norm(device_, x.rows, x.cols);
+  if (plan.planes) p.rounded = room(norm_planes_, norm_units_, x.rows, x.cols, Form::planes);
+  if (plan.halves) {
     const Rounded more = room(norm_halves_, norm_sums_, x.rows, x.cols, Form::halves);
     p.rounded.halves = more.halves;
     p.rounded.sums = more.sums;
     p.rounded.leaf_units = more.leaf_units;
   }
-  if (round) {
+  if (plan.rounds()) {
     p.unfit = unfit_.get<uint8_t>(x.rows);
     p.leaves = narrow(leaf_count(x.cols / kBlock));
   }
-  if (round && in_place) {
+  if (plan.held) {
     norm_and_round(launcher_, p);
   } else {
     cuda::norm(launcher_, p);
   }
   if (weight.data == nullptr) return;
   written(h);
-  if (round) held_ = {h, planes, halves};
+  if (plan.rounds()) held_ = {h, plan.planes, plan.halves};
 }
 
 void Products::norm_into(const float* x, int64_t ldx, int64_t rows, Vector weight, float eps, float* h,
@@ -121,10 +102,6 @@ void Products::written(Rows rows) {
   const float* end = rows.data + rows.rows * rows.cols;
   const float* held_end = held.data + held.rows * held.cols;
   if (rows.data < held_end && held.data < end) held_ = {};
-}
-
-bool Products::many(int64_t rows, int64_t k, bool tame) const {
-  return processors_ > 0 && tame && rows >= kManyRows && 2 * rows * k < kManyBytes;
 }
 
 Rounded Products::room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form) {
@@ -163,29 +140,39 @@ Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8
   p.x_div = 1;
   p.flag_div = narrow(flag_div);
   p.units_per_row = narrow(h.cols / kBlock);
-  if (!planes && (count >= kWarpRows || h.cols > kHeldRow)) {
-    round_many(launcher_, p);
-  } else if (h.cols <= kHeldRow) {
-    round_held_rows(launcher_, p);
-  } else {
-    round_rows(launcher_, p);
-  }
+  run_rounding(p, form);
   return {p.rounded, nullptr, nullptr};
 }
 
-void Products::run(const FewProductParams& p, Form form) {
-  if (form == Form::planes) {
-    run_few(launcher_, p);
-  } else {
-    run_many(p);
+void Products::run_rounding(const RoundParams& p, Form form) {
+  switch (choose_rounding(device_, p.rows, p.k, form == Form::halves).kernel) {
+    case RoundKernel::plain:
+      return round_rows(launcher_, p);
+    case RoundKernel::held:
+      return round_held_rows(launcher_, p);
+    case RoundKernel::warps:
+      return round_many(launcher_, p);
+  }
+}
+
+void Products::run(const FewProductParams& p, ProductKernel kernel) {
+  switch (kernel) {
+    case ProductKernel::row:
+      return product_row(launcher_, p);
+    case ProductKernel::few:
+      return product_few(launcher_, p);
+    case ProductKernel::many:
+      return run_many(p);
+    case ProductKernel::plain:
+      TERCET_CHECK(kernel != ProductKernel::plain);  // has parameters of its own
   }
 }
 
 void Products::run_many(FewProductParams p) {
   const bool swiglu = p.swiglu != 0;
-  const int together = rows_together(p.weights, swiglu, p.rows, 1, processors_);
-  p.leaf_stride = leaf_floats(p.weights, p.rows, together, swiglu, processors_);
-  if (p.leaf_stride == 0) return product_many(launcher_, p, together, processors_);
+  const int together = rows_together(p.weights, swiglu, p.rows, 1, device_.processors);
+  p.leaf_stride = leaf_floats(p.weights, p.rows, together, swiglu, device_.processors);
+  if (p.leaf_stride == 0) return product_many(launcher_, p, together, device_.processors);
   LeafSumParams sum{};
   sum.parts = leaves_.get<float>(p.leaf_stride * p.weights.leaves);
   sum.y = std::exchange(p.y, leaves_.get<float>(0));
@@ -195,7 +182,7 @@ void Products::run_many(FewProductParams p) {
   sum.n = p.weights.n;
   sum.leaves = p.weights.leaves;
   sum.swiglu = std::exchange(p.swiglu, 0);
-  product_many(launcher_, p, together, processors_);
+  product_many(launcher_, p, together, device_.processors);
   add_leaves(launcher_, sum);
 }
 
@@ -230,15 +217,15 @@ void Products::plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const P
 
 void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
   const Part* before = nullptr;
-  const Form form = many(y.rows, h.cols, weights.tame) ? Form::halves : Form::planes;
   std::optional<Ready> ready;
   for (const Part& part : weights.parts) {
-    if (!fast(part.weights)) {
+    const ProductKernel kernel = choose_product(device_, part.weights, y.rows, weights.tame).kernel;
+    if (kernel == ProductKernel::plain) {
       plain_linear(failed, h, ids, part, before, y);
       before = &part;
       continue;
     }
-    if (!ready) ready = round(h, ids, y.rows, failed, 1, form);
+    if (!ready) ready = round(h, ids, y.rows, failed, 1, form_for(kernel));
     FewProductParams p{};
     p.weights = part.weights;
     p.ids = ready->ids;
@@ -248,16 +235,16 @@ void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedL
     p.x = ready->rows;
     p.ldy = y.cols;
     p.rows = narrow(y.rows);
-    run(p, form);
+    run(p, kernel);
   }
   written(y);
 }
 
 void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
   const Weights& w = weights.parts.front().weights;
-  if (weights.parts.size() == 1 && fast(w) && a.cols % kTile == 0) {
-    const Form form = many(h.rows, h.cols, weights.tame) ? Form::halves : Form::planes;
-    const Ready ready = round(h, nullptr, h.rows, failed, 1, form);
+  if (swiglu_inside(device_, w, weights.parts.size(), a.cols)) {
+    const ProductKernel kernel = choose_product(device_, w, h.rows, weights.tame, true).kernel;
+    const Ready ready = round(h, nullptr, h.rows, failed, 1, form_for(kernel));
     FewProductParams p{};
     p.weights = w;
     p.unfit = ready.unfit;
@@ -267,7 +254,7 @@ void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Row
     p.ldy = a.cols;
     p.rows = narrow(a.rows);
     p.swiglu = 1;
-    run(p, form);
+    run(p, kernel);
   } else {
     const Rows both{y_.get<float>(a.rows * 2 * a.cols), a.rows, 2 * a.cols};
     linear(failed, h, nullptr, weights, both);
@@ -288,8 +275,10 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   p.x = h.data;
   p.failed = failed;
   p.rest = rest_.get<float>(h.rows * h.cols);
-  const Form form = many(h.rows, h.cols, weights.tame) ? Form::halves : Form::planes;
-  if (fast(router)) {
+  const ProductKernel kernel = choose_router(device_, router, h.rows, weights.tame).kernel;
+  const bool fast = kernel != ProductKernel::plain;
+  const Form form = form_for(kernel);
+  if (fast) {
     const bool planes = form == Form::planes;
     p.rounded = room(planes ? planes_ : halves_, planes ? plane_units_ : sums_, rows, h.cols, form);
   } else {
@@ -302,21 +291,19 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   p.k = narrow(h.cols);
   p.x_div = p.flag_div = 1;
   p.units_per_row = router.groups();
-  if (fast(router) && form == Form::halves && (h.rows >= kWarpRows || h.cols > kHeldRow)) {
-    round_many(launcher_, p);
-  } else if (fast(router) && h.cols <= kHeldRow) {
-    round_held_rows(launcher_, p);
+  if (fast) {
+    run_rounding(p, form);
   } else {
     round_rows(launcher_, p);
   }
-  if (fast(router)) {
+  if (fast) {
     FewProductParams product{};
     product.weights = router;
     product.y = logits;
     product.x = p.rounded;
     product.ldy = router.n;
     product.rows = narrow(rows);
-    run(product, form);
+    run(product, kernel);
   } else {
     ProductParams product{};
     product.y = logits;
@@ -342,17 +329,14 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   choose_experts(launcher_, choose);
 }
 
-bool Products::fast(const PackedExperts& experts) const {
-  return experts.alike && fast(experts.same.gate_up) && fast(experts.same.down);
-}
-
-void Products::run_items(FewProductParams p, const Routes& routes, int64_t count, Form form) {
+void Products::run_items(FewProductParams p, const Routes& routes, int64_t count, ExpertsKernel kernel) {
   TERCET_CHECK_LE(count, kMaxExperts);
   const int64_t pairs = routes.rows * routes.chosen;
   const int64_t used = std::min(count, pairs);
-  const int32_t here = form == Form::planes ? kFewRows
-                                            : rows_together(p.weights, p.swiglu != 0,
-                                                            (pairs + used - 1) / used, used, processors_);
+  const int32_t here =
+      kernel == ExpertsKernel::sorted_few
+          ? kFewRows
+          : rows_together(p.weights, p.swiglu != 0, (pairs + used - 1) / used, used, device_.processors);
   const int64_t most = pairs / here + used;
   if (sort_of_.experts != routes.experts || sort_of_.pairs != pairs || sort_of_.together != here) {
     sort_of_ = {routes.experts, pairs, here};
@@ -371,10 +355,10 @@ void Products::run_items(FewProductParams p, const Routes& routes, int64_t count
   p.total = reinterpret_cast<const int32_t*>(p.items + most);
   p.sorted = sorted_.get<int32_t>(0);
   p.slots = narrow(most);
-  if (form == Form::planes) {
+  if (kernel == ExpertsKernel::sorted_few) {
     product_few(launcher_, p);
   } else {
-    product_many(launcher_, p, here, processors_);
+    product_many(launcher_, p, here, device_.processors);
   }
 }
 
@@ -411,7 +395,8 @@ void Products::plain_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes&
 void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts,
                                Rows a) {
   const int64_t pairs = routes.rows * routes.chosen;
-  if (!fast(experts)) {
+  const ExpertsKernel kernel = choose_experts_gate_up(device_, form_of(experts), pairs).kernel;
+  if (kernel == ExpertsKernel::plain) {
     auto* const y = y_.get<float>(pairs * 2 * a.cols);
     for (const auto& [list, at] : {std::pair{experts.gate, y}, {experts.up, y + a.cols}}) {
       plain_pairs(failed, h, routes.chosen, routes, list, experts.least_group, a.cols, at, 2 * a.cols);
@@ -419,9 +404,7 @@ void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, co
     swiglu(launcher_, {y, a.data, narrow(pairs), narrow(a.cols)});
     return written(a);
   }
-  const bool lone = pairs <= kLonePairs;
-  const Form form = !lone && many(pairs, h.cols, experts.tame) ? Form::halves : Form::planes;
-  const Ready ready = round(h, nullptr, h.rows, failed, 1, form);
+  const Ready ready = round(h, nullptr, h.rows, failed, 1, form_for(kernel));
   FewProductParams p{};
   p.weights = experts.same.gate_up;
   p.unfit = ready.unfit;
@@ -433,12 +416,12 @@ void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, co
   p.ldy = a.cols;
   p.x_div = narrow(routes.chosen);
   p.swiglu = 1;
-  if (lone) {
+  if (kernel == ExpertsKernel::row || kernel == ExpertsKernel::few) {
     p.which = routes.experts;
     p.slots = narrow(pairs);
-    run_few(launcher_, p);
+    run(p, kernel == ExpertsKernel::row ? ProductKernel::row : ProductKernel::few);
   } else {
-    run_items(p, routes, experts.count, form);
+    run_items(p, routes, experts.count, kernel);
   }
   written(a);
 }
@@ -447,7 +430,8 @@ void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const
                             Rows shared, Rows z) {
   const int64_t pairs = routes.rows * routes.chosen;
   written(z);
-  if (fast(experts) && pairs <= kLonePairs && down_fits(experts.same.down, narrow(routes.chosen))) {
+  const ExpertsKernel kernel = choose_experts_down(device_, form_of(experts), pairs, routes.chosen).kernel;
+  if (kernel == ExpertsKernel::row) {
     FewDownParams p{};
     p.weights = experts.same.down;
     p.experts = routes.experts;
@@ -462,17 +446,16 @@ void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const
     return down_few(launcher_, p);
   }
   auto* const y = y_.get<float>(pairs * z.cols);
-  if (fast(experts)) {
-    const Form form = many(pairs, a.cols, experts.tame) ? Form::halves : Form::planes;
+  if (kernel != ExpertsKernel::plain) {
     FewProductParams p{};
     p.weights = experts.same.down;
     p.y = y;
-    p.x = round(a, nullptr, a.rows, failed, routes.chosen, form).rows;
+    p.x = round(a, nullptr, a.rows, failed, routes.chosen, form_for(kernel)).rows;
     p.values_stride = experts.same.down_values;
     p.scales_stride = experts.same.down_scales;
     p.ldy = z.cols;
     p.x_div = 1;
-    run_items(p, routes, experts.count, form);
+    run_items(p, routes, experts.count, kernel);
   } else {
     plain_pairs(failed, a, 1, routes, experts.down, experts.least_group, z.cols, y, z.cols);
   }

@@ -1,21 +1,19 @@
-// Products, with the choice of kernels and the rounding of rows before them.
+// Products, and the rounding of rows before them, by the kernels that select/ names.
 #pragma once
 
 #include "backend/cuda/kernels/product_few.h"
+#include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/views.h"
 #include "backend/cuda/packing.h"
 #include "backend/cuda/runtime/memory.h"
+#include "backend/cuda/select/products.h"
 #include "ops/ops.h"
 
 namespace tercet::cuda {
 
-/// What a kernel of product_few.h can take: affine weights in groups of 64 with bf16 scales.
-inline bool fragments(const Weights& w) { return w.planes != 0 && w.group == kBlock && w.wide == 0; }
-
 class Products {
  public:
-  /// `processors`: those of a device that has the instructions of product_many.h, else 0.
-  Products(Launcher& launcher, int64_t& held, bool plain, int processors);
+  Products(Launcher& launcher, int64_t& held, const DeviceTraits& device);
 
   /// Norms also round their result for the products that follow; it counts as long as nobody writes to it.
   void norm(Rows x, Rows z, Vector weight, float eps, Rows h);
@@ -56,25 +54,27 @@ class Products {
     const uint8_t* unfit = nullptr;
   };
 
-  bool fast(const Weights& w) const { return !plain_ && fragments(w); }
-  bool fast(const PackedExperts& experts) const;
-  /// Whether that many rows of k numbers go to product_many().
-  bool many(int64_t rows, int64_t k, bool tame) const;
+  static Form form_for(ProductKernel kernel) {
+    return kernel == ProductKernel::many ? Form::halves : Form::planes;
+  }
+  static Form form_for(ExpertsKernel kernel) {
+    return kernel == ExpertsKernel::sorted_many ? Form::halves : Form::planes;
+  }
   Rounded room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form);
   /// Rows ids[0 … count) of h, or all.
   Ready round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div, Form form);
-  void run(const FewProductParams& p, Form form);
+  void run_rounding(const RoundParams& p, Form form);
+  void run(const FewProductParams& p, ProductKernel kernel);
   void run_many(FewProductParams p);
   void plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
                     Rows y);
   void plain_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
                    int64_t least_group, int64_t n, float* y, int64_t ldy);
   /// A product of pairs, sorted by expert.
-  void run_items(FewProductParams p, const Routes& routes, int64_t count, Form form);
+  void run_items(FewProductParams p, const Routes& routes, int64_t count, ExpertsKernel kernel);
 
   Launcher& launcher_;
-  const bool plain_;
-  const int processors_;
+  const DeviceTraits device_;
   Held held_;
   /// Of which routes sorted_ and items_ hold the pairs.
   struct {

@@ -1,13 +1,13 @@
 // The KV cache and attention over it (rules 6 to 8).
 #pragma once
 
+#include "backend/cuda/kernels/limits.h"
 #include "backend/cuda/kernels/views.h"
 #include "backend/cuda/runtime/launcher.h"
 
 namespace tercet::cuda {
 
 constexpr int kHead = 128;
-constexpr int kSpanBlocks = 4;
 
 /// Values divided by 2^E as fp16, a head's block of 64 positions together: keys [layer][page][head][64][128],
 /// values [layer][page][head][128][64]; exponents [layer][page][head][64]. All finite from the beginning.
@@ -74,7 +74,5 @@ struct AttentionParams {
   int32_t rows, heads, layer, zero;
 };
 void attention(Launcher& launcher, const AttentionParams& params);
-
-constexpr int kMaxSharing = 8;  // query heads of a KV head that the fast forms take
 
 }  // namespace tercet::cuda

@@ -2,14 +2,12 @@
 // tensor cores. Equal to round_rows + product (+ swiglu) of the plain kernels.
 #pragma once
 
+#include "backend/cuda/kernels/limits.h"
 #include "backend/cuda/kernels/pairs.h"
 #include "backend/cuda/kernels/views.h"
 #include "backend/cuda/runtime/launcher.h"
 
 namespace tercet::cuda {
-
-/// Rows that one pass over the weights can serve.
-constexpr int kFewRows = 16;
 
 /// y = W·x, rows in chunks of up to kFewRows, each of which reads the weights. Weights of several experts lie
 /// at equal distances: of expert e at values + e·values_stride, scales + e·scales_stride.

@@ -6,9 +6,6 @@
 
 namespace tercet::cuda {
 
-/// Bytes of x.halves, and of an expert's or a product's weights, must be less than this.
-constexpr int64_t kManyBytes = int64_t{1} << 32;
-
 /// How many of `rows` rows (or pairs, on average of an expert) blocks should take at a time: 16, 32, 64 or
 /// 128. `copies`: experts that are in use.
 int rows_together(const Weights& weights, bool swiglu, int64_t rows, int64_t copies, int processors);

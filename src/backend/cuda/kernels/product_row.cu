@@ -7,10 +7,6 @@ namespace {
 
 // As in rows_few.cu, loops stay loops: small kernels wait for their instructions more than for their data.
 
-constexpr int kSharedBytes = 200 * 1024;  // that a block may have
-constexpr int kPlanePad = 64;             // bytes between planes, so that they lie in different banks
-constexpr int kGroupScales = kTile * 4;   // bytes
-
 __device__ inline void copy_async(void* shared, const void* global) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global));
@@ -30,24 +26,11 @@ __device__ inline void copy_all(uint8_t* shared, const uint8_t* global, int byte
     copy_async(shared + i, global + i);
 }
 
-/// What a warp holds of one tile and leaf.
-struct LeafBytes {
-  int values, scales;
-  TERCET_DEVICE_HOST LeafBytes(const Weights& w, int groups)
-      : values(groups * w.planes * kBlockBytes), scales(groups * kGroupScales) {}
-  TERCET_DEVICE_HOST int all() const { return values + scales; }
-};
-
 /// Asks for groups [first, first + groups) of a tile.
 __device__ inline void ask_for_leaf(uint8_t* shared, const Weights& w, int tile, int first, int groups) {
   const LeafBytes bytes(w, groups);
   copy_all(shared, tile_values(w, tile) + int64_t{first} * w.planes * kBlockBytes, bytes.values);
   copy_all(shared + bytes.values, tile_scales(w, tile) + int64_t{first} * kGroupScales, bytes.scales);
-}
-
-/// A row in shared memory: two planes, then units.
-__device__ __host__ inline int row_bytes(int k) {
-  return (2 * (k + kPlanePad) + k / kBlock * 8 + 15) / 16 * 16;
 }
 
 /// By the whole block.
@@ -214,31 +197,11 @@ __global__ void __launch_bounds__(kFewChosen * 32) down_kernel(FewDownParams p) 
   p.z[at] = p.shared == nullptr ? z : z + p.shared[at];
 }
 
-int tiles_of_block(const Weights& w, bool swiglu) { return max(swiglu ? 2 : 1, 8 / w.leaves); }
-
-size_t row_shared(const Weights& w, int rows, bool swiglu) {
-  const int warps = tiles_of_block(w, swiglu) * w.leaves;
-  const LeafBytes leaf(w, w.groups() / w.leaves);
-  return static_cast<size_t>(warps * (leaf.all() + kTile * kTokens * 4) + rows * row_bytes(w.k));
-}
-
-size_t down_shared(const Weights& w, int chosen) {
-  return static_cast<size_t>(chosen * (LeafBytes(w, w.groups()).all() + row_bytes(w.k)));
-}
-
 }  // namespace
-
-bool row_fits(const Weights& weights, int rows, bool swiglu) {
-  return rows <= kRowRows && row_shared(weights, rows, swiglu) <= kSharedBytes;
-}
-
-bool down_fits(const Weights& weights, int chosen) {
-  return chosen <= kFewChosen && down_shared(weights, chosen) <= kSharedBytes;
-}
 
 void product_row(Launcher& launcher, const FewProductParams& p) {
   const bool swiglu = p.swiglu != 0;
-  const int tiles_here = tiles_of_block(p.weights, swiglu);
+  const int tiles_here = row_tiles(p.weights, swiglu);
   const int tiles = (p.weights.n + kTile - 1) / kTile;
   const dim3 grid(static_cast<unsigned>((tiles + tiles_here - 1) / tiles_here),
                   static_cast<unsigned>(p.which != nullptr ? p.slots : 1));

@@ -6,13 +6,7 @@
 
 namespace tercet::cuda {
 
-/// Rows (of a slot) at most.
-constexpr int kRowRows = 4;
-
-/// Whether what a block holds of such weights and rows fits into its shared memory.
-bool row_fits(const Weights& weights, int rows, bool swiglu);
-
-/// As product_few(), without `items`.
+/// As product_few(), without `items`, for at most kRowRows rows; needs row_shared() bytes of shared memory.
 void product_row(Launcher& launcher, const FewProductParams& params);
 
 /// z[row] = Σ weight·(down of the row's j-th expert), experts in ascending index, then + shared (rule 11),
@@ -27,9 +21,7 @@ struct FewDownParams {
   int64_t values_stride, scales_stride;
   int32_t rows, chosen;
 };
-constexpr int kFewChosen = 8;  // experts of a row at most
-/// Whether product_row's limits leave room for it.
-bool down_fits(const Weights& weights, int chosen);
+/// At most kFewChosen experts of a row; needs down_shared() bytes of shared memory.
 void down_few(Launcher& launcher, const FewDownParams& params);
 
 }  // namespace tercet::cuda

@@ -1,13 +1,11 @@
 // The router's choice (rule 10), and what sums up a row's experts (rule 11).
 #pragma once
 
+#include "backend/cuda/kernels/limits.h"
 #include "backend/cuda/kernels/views.h"
 #include "backend/cuda/runtime/launcher.h"
 
 namespace tercet::cuda {
-
-constexpr int kMaxExperts = 1024;
-constexpr int kMaxChosen = 64;
 
 /// logits: [2·rows][experts], of a row and of what its rounding left. A logit that is not finite counts as 0
 /// and sets failed[row].

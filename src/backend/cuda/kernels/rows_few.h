@@ -2,13 +2,12 @@
 // round_rows() of rows.h.
 #pragma once
 
+#include "backend/cuda/kernels/limits.h"
 #include "backend/cuda/kernels/rows.h"
 
 namespace tercet::cuda {
 
-constexpr int kHeldRow = 16384;  // numbers of a row at most
-
-/// As norm() with a weight and rounding, into planes, halves or both.
+/// As norm() with a weight and rounding, into planes, halves or both; rows of at most kHeldRow.
 void norm_and_round(Launcher& launcher, const NormParams& params);
 
 /// As round_rows() into planes, halves or both, without `list` and `which`; params.rest says whether each row

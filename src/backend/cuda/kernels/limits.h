@@ -1,0 +1,73 @@
+// What kernels can take, for those who choose among them; needs no CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/kernels/views.h"
+
+namespace tercet::cuda {
+
+// product_few.h: rows that one pass over the weights can serve.
+constexpr int kFewRows = 16;
+
+// product_row.h: rows (of a slot), and experts of a row, at most.
+constexpr int kRowRows = 4;
+constexpr int kFewChosen = 8;
+
+// product_many.h: bytes of x.halves, and of an expert's or a product's weights, must be less than this.
+constexpr int64_t kManyBytes = int64_t{1} << 32;
+
+// rows_few.h: numbers of a row at most.
+constexpr int kHeldRow = 16384;
+
+// attention_blocks.h, attention_tiles.h: query heads of a KV head at most.
+constexpr int kMaxSharing = 8;
+constexpr int kSpanBlocks = 4;  // blocks of 64 keys in a span (rule 8)
+
+// router.h
+constexpr int kMaxExperts = 1024;
+constexpr int kMaxChosen = 64;
+
+/// Whether that is what the kernels of product_row.h, product_few.h and product_many.h take: affine weights
+/// in groups of 64 with bf16 scales.
+inline bool fragments(const Weights& w) { return w.planes != 0 && w.group == kBlock && w.wide == 0; }
+
+// Shared memory of product_row.h.
+
+constexpr int kPlanePad = 64;               // bytes between planes, so that they lie in different banks
+constexpr int kGroupScales = kTile * 4;     // bytes
+constexpr int kSumsOfTile = kTile * 4 * 4;  // bytes: of 16 outputs and up to four rows
+
+/// What a warp holds of one tile and leaf, in bytes.
+struct LeafBytes {
+  int values, scales;
+  TERCET_DEVICE_HOST LeafBytes(const Weights& w, int groups)
+      : values(groups * w.planes * kBlockBytes), scales(groups * kGroupScales) {}
+  TERCET_DEVICE_HOST int all() const { return values + scales; }
+};
+
+/// Of a row in shared memory: two planes, then units.
+TERCET_DEVICE_HOST inline int row_bytes(int k) {
+  return (2 * (k + kPlanePad) + k / kBlock * 8 + 15) / 16 * 16;
+}
+
+/// Tiles of a block, of which each leaf has a warp.
+inline int row_tiles(const Weights& w, bool swiglu) {
+  const int least = swiglu ? 2 : 1;
+  return 8 / w.leaves > least ? 8 / w.leaves : least;
+}
+
+/// Of product_row() for so many rows (of a slot).
+inline size_t row_shared(const Weights& w, int64_t rows, bool swiglu) {
+  const int warps = row_tiles(w, swiglu) * w.leaves;
+  const LeafBytes leaf(w, w.groups() / w.leaves);
+  return static_cast<size_t>(warps * (leaf.all() + kSumsOfTile) + rows * row_bytes(w.k));
+}
+
+/// Of down_few() for so many experts of a row.
+inline size_t down_shared(const Weights& w, int64_t chosen) {
+  return static_cast<size_t>(chosen * (LeafBytes(w, w.groups()).all() + row_bytes(w.k)));
+}
+
+}  // namespace tercet::cuda

@@ -1,0 +1,41 @@
+#include "backend/cuda/select/attention.h"
+
+namespace tercet::cuda {
+namespace {
+
+/// Tiles take a sequence's blocks one after another: from so many rows times KV heads on they are faster.
+constexpr int64_t kTiledRowHeads = 160;
+/// Spans leave less to fold; from so many on they are enough for the device.
+constexpr int64_t kManySpans = 384;
+constexpr int64_t kBlockKeys = 64;
+
+}  // namespace
+
+Choice<AttentionKernel> choose_attention(const DeviceTraits& device, int64_t heads, int64_t kv_heads,
+                                         int64_t rows) {
+  if (device.plain) return {AttentionKernel::plain, "only the plain kernels are to run"};
+  if (heads > kMaxSharing * kv_heads) {
+    return {AttentionKernel::plain, "more query heads share a KV head than fast kernels take"};
+  }
+  if (!device.wgmma()) return {AttentionKernel::alone, "this device has no wgmma"};
+  if (rows * kv_heads < kTiledRowHeads)
+    return {AttentionKernel::alone, "too few rows to fill the device with tiles"};
+  return {AttentionKernel::tiles, "rows enough to fill the device with tiles"};
+}
+
+Choice<AloneShare> choose_share(int64_t rows, int64_t kv_heads, int64_t last_position) {
+  const int64_t spans = last_position / (kBlockKeys * kSpanBlocks) + 1;
+  if (rows * kv_heads * spans >= kManySpans) return {AloneShare::span, "spans enough for the device"};
+  return {AloneShare::block, "too few spans for the device"};
+}
+
+std::string_view name_of(AttentionKernel kernel) {
+  constexpr std::string_view kNames[] = {"attention", "attention_tiles", "attention_blocks"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
+std::string_view name_of(AloneShare share) {
+  return share == AloneShare::span ? "attention_blocks, a warp a span" : "attention_blocks, a warp a block";
+}
+
+}  // namespace tercet::cuda

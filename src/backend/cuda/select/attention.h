@@ -1,0 +1,28 @@
+// Which kernels attend.
+#pragma once
+
+#include "backend/cuda/kernels/limits.h"
+#include "backend/cuda/select/device.h"
+
+namespace tercet::cuda {
+
+enum class AttentionKernel : uint8_t {
+  plain,  // attention() of attention.h; then for every sequence of a step
+  tiles,  // attention_tiles.h: many rows of a sequence at a time
+  alone,  // attention_blocks.h: row by row, those of several sequences together
+};
+
+/// For a sequence of so many rows.
+Choice<AttentionKernel> choose_attention(const DeviceTraits& device, int64_t heads, int64_t kv_heads,
+                                         int64_t rows);
+
+/// What a warp of attention_blocks() takes, of a row and a KV head.
+enum class AloneShare : uint8_t { span, block };
+
+/// For so many rows that attend alone, the last of them at most at that position.
+Choice<AloneShare> choose_share(int64_t rows, int64_t kv_heads, int64_t last_position);
+
+std::string_view name_of(AttentionKernel kernel);
+std::string_view name_of(AloneShare share);
+
+}  // namespace tercet::cuda

@@ -1,0 +1,148 @@
+#include "backend/cuda/select/products.h"
+
+#include <algorithm>
+
+namespace tercet::cuda {
+namespace {
+
+/// Up to here every pair of a row and an expert reads its expert's weights by itself.
+constexpr int64_t kLonePairs = 64;
+/// From here on products go to product_many().
+constexpr int64_t kManyRows = 12;
+/// From here on a warp rounds a row, below a block.
+constexpr int64_t kWarpRows = 1024;
+
+/// Of shared memory that a block of product_row() and down_few() takes at most.
+constexpr int64_t kRowShared = 200 << 10;
+/// Of shared memory that norm_and_round() and round_held_rows() take besides the row.
+constexpr int64_t kHeldScratch = 6 << 10;
+
+constexpr std::string_view kPlainAsked = "only the plain kernels are to run";
+constexpr std::string_view kNoFragments = "no fast kernel takes these weights";
+constexpr std::string_view kFewEnough = "all of a block's weights fit into shared memory at once";
+constexpr std::string_view kTensorBound = "enough rows for wgmma";
+constexpr std::string_view kNoWgmma = "this device has no wgmma";
+constexpr std::string_view kTooFew = "too few rows for wgmma";
+constexpr std::string_view kWild = "scales of a size for which wgmma's sums could overflow";
+constexpr std::string_view kTooLong = "more bytes of rows than product_many() can address";
+
+int64_t row_limit(const DeviceTraits& device) { return std::min(kRowShared, device.shared_bytes); }
+
+bool row_fits(const DeviceTraits& device, const Weights& w, int64_t rows, bool swiglu) {
+  return rows <= kRowRows && static_cast<int64_t>(row_shared(w, rows, swiglu)) <= row_limit(device);
+}
+
+/// Why not product_many(), or nothing where it may take so many rows.
+std::string_view against_many(const DeviceTraits& device, int64_t rows, int64_t k, bool tame) {
+  if (!device.wgmma()) return kNoWgmma;
+  if (rows < kManyRows) return kTooFew;
+  if (!tame) return kWild;
+  return 2 * rows * k < kManyBytes ? std::string_view() : kTooLong;
+}
+
+/// The best for weights in fragments: `entering` of `rows` rows' forms.
+Choice<ProductKernel> choose_fast(const DeviceTraits& device, const Weights& weights, int64_t rows,
+                                  int64_t entering, bool tame, bool swiglu) {
+  const std::string_view against = against_many(device, rows, weights.k, tame);
+  if (against.empty()) return {ProductKernel::many, kTensorBound};
+  if (row_fits(device, weights, entering, swiglu)) return {ProductKernel::row, kFewEnough};
+  return {ProductKernel::few, against};
+}
+
+}  // namespace
+
+Choice<ProductKernel> choose_product(const DeviceTraits& device, const Weights& weights, int64_t rows,
+                                     bool tame, bool swiglu) {
+  if (device.plain) return {ProductKernel::plain, kPlainAsked};
+  if (!fragments(weights)) return {ProductKernel::plain, kNoFragments};
+  return choose_fast(device, weights, rows, rows, tame, swiglu);
+}
+
+Choice<ProductKernel> choose_router(const DeviceTraits& device, const Weights& weights, int64_t rows,
+                                    bool tame) {
+  if (device.plain) return {ProductKernel::plain, kPlainAsked};
+  if (!fragments(weights)) return {ProductKernel::plain, kNoFragments};
+  return choose_fast(device, weights, rows, 2 * rows, tame, false);
+}
+
+bool swiglu_inside(const DeviceTraits& device, const Weights& weights, size_t parts, int64_t inter) {
+  return !device.plain && parts == 1 && fragments(weights) && inter % kTile == 0;
+}
+
+namespace {
+
+/// Why the experts' products are plain, or nothing.
+std::string_view against_fast(const DeviceTraits& device, const ExpertsForm& experts) {
+  if (device.plain) return kPlainAsked;
+  if (!experts.alike) return "experts of unlike forms";
+  return fragments(experts.gate_up) && fragments(experts.down) ? std::string_view() : kNoFragments;
+}
+
+Choice<ExpertsKernel> choose_sorted(const DeviceTraits& device, int64_t pairs, int64_t k, bool tame) {
+  const std::string_view against = against_many(device, pairs, k, tame);
+  if (against.empty()) return {ExpertsKernel::sorted_many, "pairs enough to share weights and for wgmma"};
+  return {ExpertsKernel::sorted_few, against};
+}
+
+}  // namespace
+
+Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const ExpertsForm& experts,
+                                             int64_t pairs) {
+  const std::string_view against = against_fast(device, experts);
+  if (!against.empty()) return {ExpertsKernel::plain, against};
+  if (pairs > kLonePairs) return choose_sorted(device, pairs, experts.gate_up.k, experts.tame);
+  if (row_fits(device, experts.gate_up, 1, true)) return {ExpertsKernel::row, kFewEnough};
+  return {ExpertsKernel::few, "a block's weights do not fit into shared memory at once"};
+}
+
+Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const ExpertsForm& experts,
+                                          int64_t pairs, int64_t chosen) {
+  const std::string_view against = against_fast(device, experts);
+  if (!against.empty()) return {ExpertsKernel::plain, against};
+  const bool fits =
+      chosen <= kFewChosen && static_cast<int64_t>(down_shared(experts.down, chosen)) <= row_limit(device);
+  if (pairs <= kLonePairs && fits)
+    return {ExpertsKernel::row, "a row's experts fit into shared memory at once"};
+  return choose_sorted(device, pairs, experts.down.k, experts.tame);
+}
+
+Choice<RoundKernel> choose_rounding(const DeviceTraits& device, int64_t rows, int64_t k, bool halves) {
+  const bool holds = k <= kHeldRow && k * 4 + kHeldScratch <= device.shared_bytes;
+  if (halves && rows >= kWarpRows) return {RoundKernel::warps, "rows enough for a warp each"};
+  if (halves && !holds) return {RoundKernel::warps, "a row too long for shared memory"};
+  if (holds) return {RoundKernel::held, "a row fits into shared memory"};
+  return {RoundKernel::plain, "a row too long for shared memory"};
+}
+
+NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k) {
+  NormPlan plan;
+  plan.why = kPlainAsked;
+  if (device.plain) return plan;
+  plan.why = "no product takes rows of such a length rounded";
+  if (k % kBlock != 0 || k / kBlock > kMaxGroups) return plan;
+  plan.held = k <= kHeldRow && 2 * k * 4 + kHeldScratch <= device.shared_bytes;
+  plan.halves = plan.held && device.wgmma() && rows > kRowRows;
+  plan.planes = !plan.halves || rows < kManyRows;
+  plan.why = !plan.halves  ? "products of few rows follow"
+             : plan.planes ? "products of few rows and of many experts' pairs follow"
+                           : "products of many rows follow";
+  return plan;
+}
+
+std::string_view name_of(ProductKernel kernel) {
+  constexpr std::string_view kNames[] = {"product", "product_row", "product_few", "product_many"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
+std::string_view name_of(ExpertsKernel kernel) {
+  constexpr std::string_view kNames[] = {"product", "product_row", "product_few", "product_few, sorted pairs",
+                                         "product_many, sorted pairs"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
+std::string_view name_of(RoundKernel kernel) {
+  constexpr std::string_view kNames[] = {"round_rows", "round_held_rows", "round_many"};
+  return kNames[static_cast<size_t>(kernel)];
+}
+
+}  // namespace tercet::cuda

@@ -1,0 +1,73 @@
+// Which kernels compute products, and which round their rows.
+#pragma once
+
+#include "backend/cuda/kernels/limits.h"
+#include "backend/cuda/select/device.h"
+
+namespace tercet::cuda {
+
+enum class ProductKernel : uint8_t {
+  plain,  // product.h, after round_rows()
+  row,    // product_row.h
+  few,    // product_few.h
+  many,   // product_many.h
+};
+
+/// For `rows` rows. `tame`: PackedLinear's. All parts of one linear with rows that are rounded for them get
+/// `many`, or none does.
+Choice<ProductKernel> choose_product(const DeviceTraits& device, const Weights& weights, int64_t rows,
+                                     bool tame, bool swiglu = false);
+
+/// For `rows` rows, each of which enters twice (rule 10).
+Choice<ProductKernel> choose_router(const DeviceTraits& device, const Weights& weights, int64_t rows,
+                                    bool tame);
+
+/// Whether gate and up, stacked in `parts` parts of which the first is `weights`, become SwiGLU's values in
+/// the product's own kernel; else a kernel of its own follows.
+bool swiglu_inside(const DeviceTraits& device, const Weights& weights, size_t parts, int64_t inter);
+
+enum class ExpertsKernel : uint8_t {
+  plain,        // product.h, after round_rows()
+  row,          // product_row.h, a pair of a row and an expert at a time; down_few() for down
+  few,          // product_few.h likewise, for gate and up alone
+  sorted_few,   // product_few.h, pairs sorted by expert
+  sorted_many,  // product_many.h likewise
+};
+
+/// Of all experts, where they have one form (`alike`).
+struct ExpertsForm {
+  Weights gate_up, down;
+  bool alike = false;
+  bool tame = false;
+};
+
+/// For so many pairs of a row and an expert, `chosen` of each row.
+Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const ExpertsForm& experts,
+                                             int64_t pairs);
+Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const ExpertsForm& experts,
+                                          int64_t pairs, int64_t chosen);
+
+enum class RoundKernel : uint8_t {
+  plain,  // round_rows()
+  held,   // round_held_rows(): a block a row
+  warps,  // round_many(): a warp a row
+};
+
+/// For rows of k numbers; `halves`: for product_many(), else for product_few() and product_row().
+Choice<RoundKernel> choose_rounding(const DeviceTraits& device, int64_t rows, int64_t k, bool halves);
+
+/// What a norm does besides.
+struct NormPlan {
+  bool held = false;                    // norm_and_round() instead of norm()
+  bool planes = false, halves = false;  // forms that it rounds its result into
+  std::string_view why;
+
+  bool rounds() const { return planes || halves; }
+};
+NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k);
+
+std::string_view name_of(ProductKernel kernel);
+std::string_view name_of(ExpertsKernel kernel);
+std::string_view name_of(RoundKernel kernel);
+
+}  // namespace tercet::cuda
