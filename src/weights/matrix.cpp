@@ -135,7 +135,7 @@ struct Request {
 };
 
 Result<MatrixData> load_floats(const TensorSource& source, const Request& request, const TensorInfo& weight,
-                               const Quantization& quantization, ThreadPool& pool) {
+                               const Quantization& quantization, ThreadPool* pool) {
   const auto own = quantization.modules.find(request.name);
   if (own != quantization.modules.end() && own->second.bits != 0) {
     return tensor_failure(
@@ -150,7 +150,7 @@ Result<MatrixData> load_floats(const TensorSource& source, const Request& reques
         source, weight,
         fmt::format("expected rows of a multiple of {}, found {}", kFloatGroup, described(weight)));
   }
-  TERCET_TRY(TensorBytes bytes, read_checked(source, weight, Range::packable, &pool));
+  TERCET_TRY(TensorBytes bytes, read_checked(source, weight, Range::packable, pool));
   MatrixData matrix;
   matrix.n = request.rows();
   matrix.k = request.k;
@@ -198,15 +198,15 @@ Result<void> check_affine(const TensorSource& source, const Request& request, co
 }
 
 Result<MatrixData> load_affine(const TensorSource& source, const Request& request, const TensorInfo& weight,
-                               const TensorInfo& scales, const Quantization& quantization, ThreadPool& pool) {
+                               const TensorInfo& scales, const Quantization& quantization, ThreadPool* pool) {
   TERCET_TRY(const TensorInfo* biases, require(source, request.name + ".biases"));
   const QuantizationEntry& entry = quantization.of(request.name);
   TERCET_TRY_VOID(check_affine(source, request, entry, weight, scales, *biases));
   auto owner = std::make_shared<std::array<TensorBytes, 3>>();
   auto& [weight_bytes, scale_bytes, bias_bytes] = *owner;
   TERCET_TRY(weight_bytes, source.read(weight));
-  TERCET_TRY(scale_bytes, read_checked(source, scales, Range::finite, &pool));
-  TERCET_TRY(bias_bytes, read_checked(source, *biases, Range::finite, &pool));
+  TERCET_TRY(scale_bytes, read_checked(source, scales, Range::finite, pool));
+  TERCET_TRY(bias_bytes, read_checked(source, *biases, Range::finite, pool));
   MatrixData matrix;
   matrix.n = request.rows();
   matrix.k = request.k;
@@ -220,8 +220,9 @@ Result<MatrixData> load_affine(const TensorSource& source, const Request& reques
   return matrix;
 }
 
+/// `pool`: null where the caller is one of many threads.
 Result<MatrixData> load(const TensorSource& source, const Request& request, const Quantization& quantization,
-                        ThreadPool& pool) {
+                        ThreadPool* pool) {
   const TensorInfo* weight = source.find(request.name + ".weight");
   if (weight == nullptr) weight = source.find(request.name);
   if (weight == nullptr) return fail("tensor \"{}.weight\" is missing", request.name);
@@ -235,7 +236,7 @@ Result<MatrixData> load(const TensorSource& source, const Request& request, cons
 
 Result<MatrixData> load_matrix(const TensorSource& source, const std::string& name, int64_t n, int64_t k,
                                const Quantization& quantization, ThreadPool& pool) {
-  return load(source, {name, {}, n, k}, quantization, pool);
+  return load(source, {name, {}, n, k}, quantization, &pool);
 }
 
 Result<std::vector<MatrixData>> load_matrices(const TensorSource& source, std::span<const std::string> names,
@@ -243,14 +244,21 @@ Result<std::vector<MatrixData>> load_matrices(const TensorSource& source, std::s
                                               const Quantization& quantization, ThreadPool& pool) {
   std::vector<MatrixData> matrices;
   if (names.size() == 1) {
-    TERCET_TRY(const MatrixData stack, load(source, {names[0], {count}, n, k}, quantization, pool));
+    TERCET_TRY(const MatrixData stack, load(source, {names[0], {count}, n, k}, quantization, &pool));
     for (int64_t i = 0; i < count; ++i) matrices.push_back(stack.rows(i * n, n));
     return matrices;
   }
   TERCET_CHECK_EQ(static_cast<int64_t>(names.size()), count);
-  for (const std::string& name : names) {
-    TERCET_TRY(MatrixData matrix, load_matrix(source, name, n, k, quantization, pool));
-    matrices.push_back(std::move(matrix));
+  std::vector<Result<MatrixData>> loaded(names.size());
+  pool.parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto at = static_cast<size_t>(i);
+      loaded[at] = load(source, {names[at], {}, n, k}, quantization, nullptr);
+    }
+  });
+  for (Result<MatrixData>& matrix : loaded) {
+    if (!matrix) return tl::unexpected(matrix.error());
+    matrices.push_back(std::move(*matrix));
   }
   return matrices;
 }

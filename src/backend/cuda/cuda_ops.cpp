@@ -37,7 +37,7 @@ class CudaOps final : public Ops {
         device_(traits_of(device, options.plain)),
         launcher_(stream_.get(), !options.plain, device_.overlaps()),
         input_(held_),
-        packer_(launcher_, held_),
+        packer_(launcher_, held_, options.threads),
         products_(launcher_, held_, device_),
         evaluation_(launcher_, held_),
         angles_(launcher_, held_),

@@ -15,6 +15,7 @@ namespace tercet {
 
 struct CudaOptions {
   int device = 0;
+  int threads = 1;       // of the host, which bring weights on their way
   bool plain = false;    // the plain kernels only: slow, and obviously right
   bool untried = false;  // the fast kernels, without the trials that make_cuda_ops() asks of them
   std::optional<bool> verified = {};  // what `tercet verify device` found on such a device, if it ran

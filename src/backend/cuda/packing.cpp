@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/cuda/kernels/pack.h"
 #include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/runtime/status.h"
 #include "base/check.h"
@@ -11,7 +10,9 @@
 namespace tercet::cuda {
 namespace {
 
-constexpr int64_t kAlign = 256;
+constexpr int64_t kAlign = Staging::kAlign;
+
+int64_t list_bytes(size_t count) { return static_cast<int64_t>(count * sizeof(PackParams)); }
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -88,10 +89,10 @@ int32_t dtype_code(DType dtype) {
   }
 }
 
-Packer::Packer(Launcher& launcher, int64_t& held)
+Packer::Packer(Launcher& launcher, int64_t& held, int threads)
     : launcher_(launcher),
       held_(held),
-      staging_(launcher, held),
+      staging_(launcher, held, threads),
       wide_(launcher, held),
       units_(launcher, held),
       flags_(launcher, held),
@@ -100,6 +101,7 @@ Packer::Packer(Launcher& launcher, int64_t& held)
 }
 
 bool Packer::tame() {
+  pack_gathered();
   int32_t wild = 0;
   launcher_.wait();
   check(cudaMemcpy(&wild, wild_.get(), sizeof wild, cudaMemcpyDeviceToHost));
@@ -107,40 +109,54 @@ bool Packer::tame() {
   return wild == 0;
 }
 
-void Packer::copy(void* to, const void* from, int64_t bytes) {
-  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, launcher_.stream()));
+void Packer::pack_gathered() {
+  if (gathered_.empty()) return;
+  const uint8_t* const list = staging_.add(gathered_.data(), list_bytes(gathered_.size()));
+  staging_.send();
+  pack_affine(launcher_, gathered_, reinterpret_cast<const PackParams*>(list));
+  launcher_.flush();
+  gathered_.clear();
 }
 
 void Packer::fill(const Weights& to, int64_t first, const MatrixData& data) {
   if (!data.affine()) return fill_floats(to, first, data);
-  const int64_t values = data.n * data.value_row_bytes();
-  const int64_t scales = data.n * data.scale_row_bytes();
-  uint8_t* const staging = staging_.get<uint8_t>(aligned(values) + 2 * aligned(scales));
-  PackParams p{};
-  p.values = staging;
-  p.scales = staging + aligned(values);
-  p.biases = p.scales + aligned(scales);
-  copy(staging, data.values, values);
-  copy(staging + aligned(values), data.scales, scales);
-  copy(staging + aligned(values) + aligned(scales), data.biases, scales);
-  p.wild = reinterpret_cast<int32_t*>(wild_.get());
-  p.to = to;
-  p.row_bytes = data.value_row_bytes();
-  p.n = static_cast<int32_t>(data.n);
-  p.first = static_cast<int32_t>(first);
-  p.bits = data.bits;
-  p.dtype = dtype_code(data.dtype);
-  pack_affine(launcher_, p);
-  launcher_.flush();
+  const int64_t row_bytes = data.value_row_bytes() + 2 * data.scale_row_bytes();
+  const int64_t most = (Staging::kBytes - 4 * kAlign) / row_bytes / kTile * kTile;
+  TERCET_CHECK_GE(most, 1);
+  for (int64_t row = 0; row < data.n; row += most) {
+    const MatrixData some = data.rows(row, std::min(most, data.n - row));
+    const int64_t values = some.n * some.value_row_bytes();
+    const int64_t scales = some.n * some.scale_row_bytes();
+    const int64_t bytes = aligned(values) + 2 * aligned(scales);
+    if (bytes + aligned(list_bytes(gathered_.size() + 1)) > staging_.left()) {
+      pack_gathered();
+      staging_.make_room(bytes + aligned(list_bytes(1)));
+    }
+    PackParams p{};
+    p.values = staging_.add(some.values, values);
+    p.scales = staging_.add(some.scales, scales);
+    p.biases = staging_.add(some.biases, scales);
+    p.wild = reinterpret_cast<int32_t*>(wild_.get());
+    p.to = to;
+    p.row_bytes = some.value_row_bytes();
+    p.n = static_cast<int32_t>(some.n);
+    p.first = static_cast<int32_t>(first + row);
+    p.bits = some.bits;
+    p.dtype = dtype_code(some.dtype);
+    gathered_.push_back(p);
+  }
 }
 
 void Packer::fill_floats(const Weights& to, int64_t first, const MatrixData& data) {
-  constexpr int64_t kRowsAtATime = 1024;
-  for (int64_t row = 0; row < data.n; row += kRowsAtATime) {
-    const MatrixData some = data.rows(row, std::min(kRowsAtATime, data.n - row));
+  const int64_t most = std::min<int64_t>(1024, Staging::kBytes / (data.k * dtype_size(data.dtype)));
+  TERCET_CHECK_GE(most, 1);
+  pack_gathered();
+  staging_.make_room(std::min(most, data.n) * data.k * dtype_size(data.dtype));
+  for (int64_t row = 0; row < data.n; row += most) {
+    const MatrixData some = data.rows(row, std::min(most, data.n - row));
     const int64_t count = some.n * some.k;
-    auto* const staging = staging_.get<uint8_t>(count * dtype_size(some.dtype));
-    copy(staging, some.values, count * dtype_size(some.dtype));
+    const uint8_t* const staging = staging_.add(some.values, count * dtype_size(some.dtype));
+    staging_.send();
     RoundParams p{};
     auto* const wide = wide_.get<float>(count);
     widen(launcher_, {staging, wide, count, dtype_code(some.dtype)});
@@ -205,12 +221,12 @@ std::unique_ptr<PackedTable> Packer::table(const MatrixData& data) {
   out->memory = DeviceBytes(aligned(values) + 2 * aligned(scales), held_);
   uint8_t* const memory = out->memory.get();
   out->values = memory;
-  copy(memory, data.values, values);
+  staging_.copy(memory, data.values, values);
   if (data.affine()) {
     out->scales = memory + aligned(values);
     out->biases = out->scales + aligned(scales);
-    copy(memory + aligned(values), data.scales, scales);
-    copy(memory + aligned(values) + aligned(scales), data.biases, scales);
+    staging_.copy(memory + aligned(values), data.scales, scales);
+    staging_.copy(memory + aligned(values) + aligned(scales), data.biases, scales);
   }
   out->form = data;
   out->form.owner = nullptr;
@@ -244,8 +260,8 @@ std::unique_ptr<PackedExperts> Packer::experts(std::span<const MatrixData> gate,
   Places places;
   places.add(inner);
   places.add(outer);
-  const auto list_bytes = static_cast<int64_t>(count * sizeof(Weights));
-  const int64_t lists = 3 * aligned(list_bytes);
+  const auto weights_bytes = static_cast<int64_t>(count * sizeof(Weights));
+  const int64_t lists = 3 * aligned(weights_bytes);
   out->memory = DeviceBytes(lists + places.bytes(), held_);
   out->bytes = out->memory.size();
   places.start(out->memory.get() + lists);
@@ -260,8 +276,8 @@ std::unique_ptr<PackedExperts> Packer::experts(std::span<const MatrixData> gate,
   const std::vector<Weights>* all[] = {&gates, &ups, &outer};
   const Weights** devices[] = {&out->gate, &out->up, &out->down};
   for (int i = 0; i < 3; ++i) {
-    uint8_t* const at = out->memory.get() + i * aligned(list_bytes);
-    copy(at, all[i]->data(), list_bytes);
+    uint8_t* const at = out->memory.get() + i * aligned(weights_bytes);
+    staging_.copy(at, all[i]->data(), weights_bytes);
     *devices[i] = reinterpret_cast<const Weights*>(at);
   }
   if (out->alike) {

@@ -4,9 +4,11 @@
 #include <span>
 #include <vector>
 
+#include "backend/cuda/kernels/pack.h"
 #include "backend/cuda/kernels/views.h"
 #include "backend/cuda/runtime/launcher.h"
 #include "backend/cuda/runtime/memory.h"
+#include "backend/cuda/runtime/staging.h"
 #include "ops/ops.h"
 
 namespace tercet::cuda {
@@ -54,7 +56,8 @@ int32_t dtype_code(DType dtype);
 /// Copies and packs; done when the next queued work begins. Data may go when a call returns.
 class Packer {
  public:
-  Packer(Launcher& launcher, int64_t& held);
+  /// `threads` of the host bring data on its way.
+  Packer(Launcher& launcher, int64_t& held, int threads);
 
   std::unique_ptr<PackedLinear> linear(std::span<const MatrixData> parts);
   std::unique_ptr<PackedTable> table(const MatrixData& data);
@@ -64,13 +67,16 @@ class Packer {
  private:
   void fill(const Weights& to, int64_t first, const MatrixData& data);
   void fill_floats(const Weights& to, int64_t first, const MatrixData& data);
-  void copy(void* to, const void* from, int64_t bytes);
+  /// Sends and packs what fill() has gathered.
+  void pack_gathered();
   /// Whether what was packed since the last call is.
   bool tame();
 
   Launcher& launcher_;
   int64_t& held_;
-  Scratch staging_, wide_, units_, flags_;
+  Staging staging_;
+  std::vector<PackParams> gathered_;  // their data are in staging_, not sent yet
+  Scratch wide_, units_, flags_;
   DeviceBytes wild_;
 };
 

@@ -1,5 +1,8 @@
 #include "model/hy_v3/weights.h"
 
+#include <chrono>
+
+#include "base/log.h"
 #include "model/hy_v3/experts.h"
 #include "model/hy_v3/tensor_names.h"
 #include "weights/matrix.h"
@@ -125,6 +128,8 @@ class Loader {
 Result<Weights> load_weights(const Config& config, const TensorSource& source, const Placement& placement,
                              bool with_mtp, Ops& ops, ThreadPool& pool,
                              const std::function<void(int64_t, int64_t)>& progress) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
   TERCET_TRY(const ModelNames names, resolve_names(config, source));
   Loader loader(config, source, placement, ops, pool);
   const bool mtp_here = with_mtp && placement.last_stage() && names.mtp.has_value();
@@ -147,6 +152,8 @@ Result<Weights> load_weights(const Config& config, const TensorSource& source, c
     TERCET_TRY(out.mtp, loader.mtp(*names.mtp));
   }
   progress(end - begin, end - begin);
+  log_info("weights of {} layers loaded in {:.3f} s", end - begin,
+           std::chrono::duration<double>(Clock::now() - start).count());
   return out;
 }
 

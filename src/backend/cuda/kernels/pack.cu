@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "backend/cuda/kernels/block.cuh"
 #include "backend/cuda/kernels/pack.h"
 #include "backend/cuda/kernels/values.cuh"
@@ -5,9 +7,15 @@
 namespace tercet::cuda {
 namespace {
 
+/// A row of blocks for each.
+struct ListParams {
+  const PackParams* list;
+};
+
 /// A thread writes the 8 bytes that one lane holds of one output's block in a plane.
-__global__ void pack_values_kernel(PackParams p) {
+__global__ void pack_values_kernel(ListParams params) {
   after_earlier_kernels();
+  const PackParams p = params.list[blockIdx.y];
   const int blocks = p.to.blocks();
   const int64_t per_row = int64_t{blocks} * 4;
   const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -35,8 +43,9 @@ __global__ void pack_values_kernel(PackParams p) {
 
 __device__ inline bool wild(float x) { return x != 0.0F && !(fabsf(x) >= 0x1p-64F && fabsf(x) <= 0x1p32F); }
 
-__global__ void pack_scales_kernel(PackParams p) {
+__global__ void pack_scales_kernel(ListParams params) {
   after_earlier_kernels();
+  const PackParams p = params.list[blockIdx.y];
   const int groups = p.to.groups();
   const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t padded = (p.n + kTile - 1) / kTile * kTile;
@@ -70,14 +79,21 @@ __global__ void exponents_kernel(ExponentParams p) {
   if (i < p.count) p.exponents[i] = static_cast<int8_t>(ceil_exponent(p.units[i].unit * 0x1p12F));
 }
 
-dim3 blocks_for(int64_t threads) { return dim3(static_cast<unsigned>((threads + 255) / 256)); }
+dim3 blocks_for(int64_t threads, size_t count = 1) {
+  return {static_cast<unsigned>((threads + 255) / 256), static_cast<unsigned>(count)};
+}
 
 }  // namespace
 
-void pack_affine(Launcher& launcher, const PackParams& params) {
-  const int64_t padded = (params.n + kTile - 1) / kTile * kTile;
-  launcher.add(pack_values_kernel, blocks_for(padded * params.to.blocks() * 4), dim3(256), params);
-  launcher.add(pack_scales_kernel, blocks_for(padded * params.to.groups()), dim3(256), params);
+void pack_affine(Launcher& launcher, std::span<const PackParams> list, const PackParams* on_device) {
+  int64_t values = 0, scales = 0;  // threads of the largest
+  for (const PackParams& p : list) {
+    const int64_t padded = (p.n + kTile - 1) / kTile * kTile;
+    values = std::max(values, padded * p.to.blocks() * 4);
+    scales = std::max(scales, padded * p.to.groups());
+  }
+  launcher.add(pack_values_kernel, blocks_for(values, list.size()), dim3(256), ListParams{on_device});
+  launcher.add(pack_scales_kernel, blocks_for(scales, list.size()), dim3(256), ListParams{on_device});
 }
 
 void widen(Launcher& launcher, const WidenParams& params) {

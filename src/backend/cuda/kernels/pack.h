@@ -1,6 +1,8 @@
 // From a checkpoint's bytes to Weights.
 #pragma once
 
+#include <span>
+
 #include "backend/cuda/kernels/views.h"
 #include "backend/cuda/runtime/launcher.h"
 
@@ -17,7 +19,8 @@ struct PackParams {
   int64_t row_bytes;
   int32_t n, first, bits, dtype;  // dtype of scales and biases: 0 bf16, 1 f16, 2 f32
 };
-void pack_affine(Launcher& launcher, const PackParams& params);
+/// All of `list` in one launch; the device has it at `on_device`.
+void pack_affine(Launcher& launcher, std::span<const PackParams> list, const PackParams* on_device);
 
 /// Float values [n, k] of `dtype` to float32 rows, which round_rows then makes whole numbers of.
 struct WidenParams {
