@@ -20,14 +20,12 @@ CudaDevice device(std::string name, int major, int minor) {
 
 class VerifiedDevices : public testing::Test {
  protected:
-  VerifiedDevices() : folder_(fs::path(testing::TempDir()) / "verified_devices_test") {
-    fs::remove_all(folder_);
-  }
-  ~VerifiedDevices() override { fs::remove_all(folder_); }
+  void SetUp() override { fs::remove_all(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
 
   fs::path file() const { return folder_ / "tercet" / "verified-devices"; }
 
-  const fs::path folder_;
+  const fs::path folder_ = fs::path(testing::TempDir()) / "verified_devices_test";
   const CudaDevice a100_ = device("NVIDIA A100-SXM4-80GB", 8, 0);
   const CudaDevice ada_ = device("NVIDIA GeForce RTX 4090", 8, 9);
 };

@@ -4,14 +4,15 @@
 #include <utility>
 
 #include "backend/cuda/kernels/pairs.h"
-#include "backend/cuda/kernels/product.h"
 #include "backend/cuda/kernels/product_few.h"
 #include "backend/cuda/kernels/product_many.h"
 #include "backend/cuda/kernels/product_row.h"
+#include "backend/cuda/kernels/product_warps.h"
 #include "backend/cuda/kernels/round_many.h"
 #include "backend/cuda/kernels/router.h"
 #include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/rows_few.h"
+#include "backend/cuda/select/division.h"
 #include "base/check.h"
 #include "ops/leaves.h"
 
@@ -164,8 +165,14 @@ void Products::run(const FewProductParams& p, ProductKernel kernel) {
     case ProductKernel::many:
       return run_many(p);
     case ProductKernel::plain:
-      TERCET_CHECK(kernel != ProductKernel::plain);  // has parameters of its own
+    case ProductKernel::warps:
+      TERCET_CHECK(!any_form(kernel));  // they have parameters of their own
   }
+}
+
+void Products::run_any_form(const ProductParams& p) {
+  if (choose_any_form(device_).kernel == ProductKernel::warps) return product_warps(launcher_, p);
+  product(launcher_, p);
 }
 
 void Products::run_many(FewProductParams p) {
@@ -186,8 +193,8 @@ void Products::run_many(FewProductParams p) {
   add_leaves(launcher_, sum);
 }
 
-void Products::plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
-                            Rows y) {
+void Products::any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
+                          Rows y) {
   const Weights& w = part.weights;
   ProductParams product{};
   product.x.numbers = numbers_.get<int16_t>(y.rows * w.k);
@@ -212,7 +219,7 @@ void Products::plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const P
   product.rows = narrow(y.rows);
   product.n = w.n;
   product.units_per_row = w.groups();
-  cuda::product(launcher_, product);
+  run_any_form(product);
 }
 
 void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
@@ -220,8 +227,8 @@ void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedL
   std::optional<Ready> ready;
   for (const Part& part : weights.parts) {
     const ProductKernel kernel = choose_product(device_, part.weights, y.rows, weights.tame).kernel;
-    if (kernel == ProductKernel::plain) {
-      plain_linear(failed, h, ids, part, before, y);
+    if (any_form(kernel)) {
+      any_linear(failed, h, ids, part, before, y);
       before = &part;
       continue;
     }
@@ -276,7 +283,7 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   p.failed = failed;
   p.rest = rest_.get<float>(h.rows * h.cols);
   const ProductKernel kernel = choose_router(device_, router, h.rows, weights.tame).kernel;
-  const bool fast = kernel != ProductKernel::plain;
+  const bool fast = !any_form(kernel);
   const Form form = form_for(kernel);
   if (fast) {
     const bool planes = form == Form::planes;
@@ -313,7 +320,7 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
     product.rows = narrow(rows);
     product.n = router.n;
     product.units_per_row = router.groups();
-    cuda::product(launcher_, product);
+    run_any_form(product);
   }
   ChooseParams choose{};
   choose.logits = logits;
@@ -362,8 +369,8 @@ void Products::run_items(FewProductParams p, const Routes& routes, int64_t count
   }
 }
 
-void Products::plain_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
-                           int64_t least_group, int64_t n, float* y, int64_t ldy) {
+void Products::any_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
+                         int64_t least_group, int64_t n, float* y, int64_t ldy) {
   const int64_t pairs = routes.rows * routes.chosen;
   const int64_t units_per_row = x.cols / least_group;
   RoundParams p{};
@@ -389,17 +396,17 @@ void Products::plain_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes&
   product.rows = narrow(pairs);
   product.n = narrow(n);
   product.units_per_row = narrow(units_per_row);
-  cuda::product(launcher_, product);
+  run_any_form(product);
 }
 
 void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts,
                                Rows a) {
   const int64_t pairs = routes.rows * routes.chosen;
   const ExpertsKernel kernel = choose_experts_gate_up(device_, form_of(experts), pairs).kernel;
-  if (kernel == ExpertsKernel::plain) {
+  if (kernel == ExpertsKernel::any_form) {
     auto* const y = y_.get<float>(pairs * 2 * a.cols);
     for (const auto& [list, at] : {std::pair{experts.gate, y}, {experts.up, y + a.cols}}) {
-      plain_pairs(failed, h, routes.chosen, routes, list, experts.least_group, a.cols, at, 2 * a.cols);
+      any_pairs(failed, h, routes.chosen, routes, list, experts.least_group, a.cols, at, 2 * a.cols);
     }
     swiglu(launcher_, {y, a.data, narrow(pairs), narrow(a.cols)});
     return written(a);
@@ -446,7 +453,7 @@ void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const
     return down_few(launcher_, p);
   }
   auto* const y = y_.get<float>(pairs * z.cols);
-  if (kernel != ExpertsKernel::plain) {
+  if (kernel != ExpertsKernel::any_form) {
     FewProductParams p{};
     p.weights = experts.same.down;
     p.y = y;
@@ -457,7 +464,7 @@ void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const
     p.x_div = 1;
     run_items(p, routes, experts.count, kernel);
   } else {
-    plain_pairs(failed, a, 1, routes, experts.down, experts.least_group, z.cols, y, z.cols);
+    any_pairs(failed, a, 1, routes, experts.down, experts.least_group, z.cols, y, z.cols);
   }
   combine(launcher_,
           {y, routes.weights, shared.data, z.data, narrow(z.rows), narrow(z.cols), narrow(routes.chosen), 0});

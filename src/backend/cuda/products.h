@@ -1,6 +1,7 @@
 // Products, and the rounding of rows before them, by the kernels that select/ names.
 #pragma once
 
+#include "backend/cuda/kernels/product.h"
 #include "backend/cuda/kernels/product_few.h"
 #include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/views.h"
@@ -60,16 +61,19 @@ class Products {
   static Form form_for(ExpertsKernel kernel) {
     return kernel == ExpertsKernel::sorted_many ? Form::halves : Form::planes;
   }
+  static bool any_form(ProductKernel kernel) {
+    return kernel == ProductKernel::plain || kernel == ProductKernel::warps;
+  }
   Rounded room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form);
   /// Rows ids[0 … count) of h, or all.
   Ready round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div, Form form);
   void run_rounding(const RoundParams& p, Form form);
   void run(const FewProductParams& p, ProductKernel kernel);
   void run_many(FewProductParams p);
-  void plain_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
-                    Rows y);
-  void plain_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
-                   int64_t least_group, int64_t n, float* y, int64_t ldy);
+  void run_any_form(const ProductParams& p);
+  void any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before, Rows y);
+  void any_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
+                 int64_t least_group, int64_t n, float* y, int64_t ldy);
   /// A product of pairs, sorted by expert.
   void run_items(FewProductParams p, const Routes& routes, int64_t count, ExpertsKernel kernel);
 

@@ -268,7 +268,7 @@ __device__ void attend(const TileParams& p, uint32_t begin, AttentionTile tile, 
       for (int i = 0; i < 32; ++i) o[half][i] = fma_(d[i], c[i / 2 % 2], o[half][i]);
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(empty(begin, stage));
+    barrier_arrive(empty(begin, stage));
     const bool last = b == blocks - 1;
     if (b % kSpanBlocks != kSpanBlocks - 1 && !last) continue;
     const bool first = b < kSpanBlocks;
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(TileParams p) {
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(full(begin, stage), kGroup);
-      barrier_init(empty(begin, stage), kAttending * 4);
+      barrier_init(empty(begin, stage), kAttending * kGroup);
     }
   }
   __syncthreads();

@@ -18,6 +18,14 @@ constexpr int kFewChosen = 8;
 // product_many.h: bytes of x.halves, and of an expert's or a product's weights, must be less than this.
 constexpr int64_t kManyBytes = int64_t{1} << 32;
 
+// Tiles of a block, and blocks side by side that a product's outputs take.
+constexpr int kManyBlockTiles = 12;
+TERCET_DEVICE_HOST inline int many_parts(const Weights& w, int swiglu) {
+  const int tiles = (w.n + kTile - 1) / kTile;
+  return swiglu != 0 ? (tiles / 2 + kManyBlockTiles / 2 - 1) / (kManyBlockTiles / 2)
+                     : (tiles + kManyBlockTiles - 1) / kManyBlockTiles;
+}
+
 // rows_few.h: numbers of a row at most.
 constexpr int kHeldRow = 16384;
 

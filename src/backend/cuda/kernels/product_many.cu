@@ -16,6 +16,7 @@ constexpr int kMultiplying = 3;
 constexpr int kMultiplyThreads = kMultiplying * kGroup;
 constexpr int kThreads = kGroup + kMultiplyThreads;
 constexpr int kTilesHere = kMultiplying * 4;
+static_assert(kTilesHere == kManyBlockTiles);
 
 /// Shared memory, in bytes: stages, each of the rows, the weights, their scales, the rows' sums and leaf
 /// units; then the sums of leaves, y's rows, barriers.
@@ -66,12 +67,6 @@ struct Work {
   int leaf, leaves;
   int64_t expert;
 };
-
-__device__ __host__ inline int parts_of(const Weights& w, int swiglu) {
-  const int tiles = (w.n + kTile - 1) / kTile;
-  return swiglu != 0 ? (tiles / 2 + kTilesHere / 2 - 1) / (kTilesHere / 2)
-                     : (tiles + kTilesHere - 1) / kTilesHere;
-}
 
 template <int kTokens>
 __device__ inline Work work_at(const FewProductParams& p, int index, int parts) {
@@ -360,7 +355,7 @@ __device__ void multiply_all(const FewProductParams& p, uint32_t begin, int coun
         left = per_leaf;
       }
       __syncwarp();
-      if (lane == 0) barrier_arrive(L::empty(begin, turn.stage));
+      barrier_arrive(L::empty(begin, turn.stage));
       turn.next();
     }
     const uint32_t y_rows = begin + L::kYRows + (2 * group + parity) * kTokens * 4;
@@ -385,12 +380,12 @@ __global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < L::kStages; ++stage) {
       barrier_init(L::full(begin, stage), kGroup);
-      barrier_init(L::empty(begin, stage), kTilesHere);
+      barrier_init(L::empty(begin, stage), kTilesHere * 32);
     }
   }
   __syncthreads();
   after_earlier_kernels();
-  const int parts = parts_of(p.weights, p.swiglu);
+  const int parts = many_parts(p.weights, p.swiglu);
   const int count =
       (p.items != nullptr ? *p.total : p.slots * (p.leaf_stride != 0 ? p.weights.leaves : 1)) * parts;
   if (threadIdx.x < kGroup) {
@@ -424,7 +419,7 @@ template <int kPlanes, int kTokens>
 void launch(Launcher& launcher, const FewProductParams& p, int processors) {
   using L = Layout<kPlanes, kTokens>;
   const int64_t most =
-      int64_t{p.slots} * parts_of(p.weights, p.swiglu) * (p.leaf_stride != 0 ? p.weights.leaves : 1);
+      int64_t{p.slots} * many_parts(p.weights, p.swiglu) * (p.leaf_stride != 0 ? p.weights.leaves : 1);
   const int64_t blocks = processors * L::kBlocks;
   launcher.add(many_kernel<kPlanes, kTokens>, dim3(static_cast<unsigned>(most < blocks ? most : blocks)),
                dim3(kThreads), p, L::kBytes);
@@ -432,40 +427,9 @@ void launch(Launcher& launcher, const FewProductParams& p, int processors) {
 
 }  // namespace
 
-int64_t leaf_floats(const Weights& weights, int64_t rows, int together, bool swiglu, int processors) {
-  const int64_t pieces = (rows + together - 1) / together * parts_of(weights, swiglu ? 1 : 0);
-  return weights.leaves > 1 && 2 * pieces <= processors ? rows * weights.n : 0;
-}
-
 void add_leaves(Launcher& launcher, const LeafSumParams& params) {
   const int64_t count = int64_t{params.rows} * (params.swiglu != 0 ? params.n / 2 : params.n);
   launcher.add(add_leaves_kernel, dim3(static_cast<unsigned>((count + 127) / 128)), dim3(128), params);
-}
-
-int rows_together(const Weights& weights, bool swiglu, int64_t rows, int64_t copies, int processors) {
-  // What a block takes for a piece of work, relative to one of 128 rows: the work that rows share is a good
-  // part.
-  constexpr struct {
-    int rows;
-    float cost;
-  } kChoices[] = {{16, 0.25F}, {32, 0.37F}, {64, 0.6F}, {128, 1.0F}};
-  int best = 0;
-  float least = 0.0F;
-  for (const auto& choice : kChoices) {
-    if (weights.planes == 2 && choice.rows > 32) continue;
-    const int64_t blocks = choice.rows <= 32 && weights.planes == 1 ? 2 : 1;  // of a multiprocessor
-    // An expert's last piece of work is half full, on average.
-    const int64_t pieces = copies == 1 ? (rows + choice.rows - 1) / choice.rows
-                                       : copies * (2 * rows + choice.rows) / (2 * choice.rows);
-    const int64_t work = max(pieces, copies) * parts_of(weights, swiglu ? 1 : 0);
-    const int64_t waves = (work + processors * blocks - 1) / (processors * blocks) * blocks;
-    const float cost = choice.cost * static_cast<float>(waves);
-    if (best == 0 || cost < least) {
-      best = choice.rows;
-      least = cost;
-    }
-  }
-  return best;
 }
 
 void product_many(Launcher& launcher, const FewProductParams& params, int together, int processors) {

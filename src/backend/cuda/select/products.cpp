@@ -18,7 +18,7 @@ constexpr int64_t kRowShared = 200 << 10;
 constexpr int64_t kHeldScratch = 6 << 10;
 
 constexpr std::string_view kPlainAsked = "only the plain kernels are to run";
-constexpr std::string_view kNoFragments = "no fast kernel takes these weights";
+constexpr std::string_view kNoFragments = "weights that are no fragments for tensor cores";
 constexpr std::string_view kFewEnough = "all of a block's weights fit into shared memory at once";
 constexpr std::string_view kTensorBound = "enough rows for wgmma";
 constexpr std::string_view kNoWgmma = "this device has no wgmma";
@@ -51,17 +51,20 @@ Choice<ProductKernel> choose_fast(const DeviceTraits& device, const Weights& wei
 
 }  // namespace
 
+Choice<ProductKernel> choose_any_form(const DeviceTraits& device) {
+  if (device.plain) return {ProductKernel::plain, kPlainAsked};
+  return {ProductKernel::warps, kNoFragments};
+}
+
 Choice<ProductKernel> choose_product(const DeviceTraits& device, const Weights& weights, int64_t rows,
                                      bool tame, bool swiglu) {
-  if (device.plain) return {ProductKernel::plain, kPlainAsked};
-  if (!fragments(weights)) return {ProductKernel::plain, kNoFragments};
+  if (device.plain || !fragments(weights)) return choose_any_form(device);
   return choose_fast(device, weights, rows, rows, tame, swiglu);
 }
 
 Choice<ProductKernel> choose_router(const DeviceTraits& device, const Weights& weights, int64_t rows,
                                     bool tame) {
-  if (device.plain) return {ProductKernel::plain, kPlainAsked};
-  if (!fragments(weights)) return {ProductKernel::plain, kNoFragments};
+  if (device.plain || !fragments(weights)) return choose_any_form(device);
   return choose_fast(device, weights, rows, 2 * rows, tame, false);
 }
 
@@ -71,7 +74,7 @@ bool swiglu_inside(const DeviceTraits& device, const Weights& weights, size_t pa
 
 namespace {
 
-/// Why the experts' products are plain, or nothing.
+/// Why the experts' products are those of any form, or nothing.
 std::string_view against_fast(const DeviceTraits& device, const ExpertsForm& experts) {
   if (device.plain) return kPlainAsked;
   if (!experts.alike) return "experts of unlike forms";
@@ -89,7 +92,7 @@ Choice<ExpertsKernel> choose_sorted(const DeviceTraits& device, int64_t pairs, i
 Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const ExpertsForm& experts,
                                              int64_t pairs) {
   const std::string_view against = against_fast(device, experts);
-  if (!against.empty()) return {ExpertsKernel::plain, against};
+  if (!against.empty()) return {ExpertsKernel::any_form, against};
   if (pairs > kLonePairs) return choose_sorted(device, pairs, experts.gate_up.k, experts.tame);
   if (row_fits(device, experts.gate_up, 1, true)) return {ExpertsKernel::row, kFewEnough};
   return {ExpertsKernel::few, "a block's weights do not fit into shared memory at once"};
@@ -98,7 +101,7 @@ Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const E
 Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const ExpertsForm& experts,
                                           int64_t pairs, int64_t chosen) {
   const std::string_view against = against_fast(device, experts);
-  if (!against.empty()) return {ExpertsKernel::plain, against};
+  if (!against.empty()) return {ExpertsKernel::any_form, against};
   const bool fits =
       chosen <= kFewChosen && static_cast<int64_t>(down_shared(experts.down, chosen)) <= row_limit(device);
   if (pairs <= kLonePairs && fits)
@@ -130,13 +133,14 @@ NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k) {
 }
 
 std::string_view name_of(ProductKernel kernel) {
-  constexpr std::string_view kNames[] = {"product", "product_row", "product_few", "product_many"};
+  constexpr std::string_view kNames[] = {"product", "product_warps", "product_row", "product_few",
+                                         "product_many"};
   return kNames[static_cast<size_t>(kernel)];
 }
 
 std::string_view name_of(ExpertsKernel kernel) {
-  constexpr std::string_view kNames[] = {"product", "product_row", "product_few", "product_few, sorted pairs",
-                                         "product_many, sorted pairs"};
+  constexpr std::string_view kNames[] = {"product or product_warps", "product_row", "product_few",
+                                         "product_few, sorted pairs", "product_many, sorted pairs"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

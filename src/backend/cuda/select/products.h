@@ -8,10 +8,14 @@ namespace tercet::cuda {
 
 enum class ProductKernel : uint8_t {
   plain,  // product.h, after round_rows()
+  warps,  // product_warps.h likewise
   row,    // product_row.h
   few,    // product_few.h
   many,   // product_many.h
 };
+
+/// For weights of any form: plain or warps.
+Choice<ProductKernel> choose_any_form(const DeviceTraits& device);
 
 /// For `rows` rows. `tame`: PackedLinear's. All parts of one linear with rows that are rounded for them get
 /// `many`, or none does.
@@ -27,7 +31,7 @@ Choice<ProductKernel> choose_router(const DeviceTraits& device, const Weights& w
 bool swiglu_inside(const DeviceTraits& device, const Weights& weights, size_t parts, int64_t inter);
 
 enum class ExpertsKernel : uint8_t {
-  plain,        // product.h, after round_rows()
+  any_form,     // what choose_any_form() says, expert by expert
   row,          // product_row.h, a pair of a row and an expert at a time; down_few() for down
   few,          // product_few.h likewise, for gate and up alone
   sorted_few,   // product_few.h, pairs sorted by expert

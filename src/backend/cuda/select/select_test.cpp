@@ -74,8 +74,12 @@ TEST(KernelTable, OfDevicesWithoutWgmma) {
 }
 
 TEST(KernelTable, OfWhatRunsPlainKernelsAlone) {
-  for (const char* operation : {"linear", "router", "experts' gate and up", "experts' down"}) {
+  for (const char* operation : {"linear", "router"}) {
     EXPECT_THAT(lines_of(plain(kH200), operation), ElementsAre("1-8192 product")) << operation;
+  }
+  for (const char* operation : {"experts' gate and up", "experts' down"}) {
+    EXPECT_THAT(lines_of(plain(kH200), operation), ElementsAre("1-8192 product or product_warps"))
+        << operation;
   }
   EXPECT_THAT(lines_of(plain(kH200), "norm"), ElementsAre("1-8192 norm"));
   EXPECT_THAT(lines_of(plain(kH200), "attention, one sequence"), ElementsAre("1-8192 attention"));
@@ -85,15 +89,17 @@ TEST(KernelTable, EveryLineSaysWhy) {
   for (const TableLine& line : kernel_table(kH200, 64)) EXPECT_FALSE(line.why.empty()) << line.operation;
 }
 
-TEST(ChooseProduct, LeavesToThePlainKernelWhatIsNoFragments) {
+TEST(ChooseProduct, GivesWhatIsNoFragmentsAWarpAnOutput) {
   const Weights floats = weights(4096, 4096, 0, 8);
   const Weights groups_of_32 = weights(4096, 4096, 1, 8, 32);
   Weights wide = weights(4096, 4096, 1, 8);
   wide.wide = 1;
   for (const Weights& w : {floats, groups_of_32, wide}) {
     const auto choice = choose_product(kH200, w, 1, true);
-    EXPECT_EQ(choice.kernel, ProductKernel::plain);
-    EXPECT_EQ(choice.why, "no fast kernel takes these weights");
+    EXPECT_EQ(choice.kernel, ProductKernel::warps);
+    EXPECT_EQ(choice.why, "weights that are no fragments for tensor cores");
+    EXPECT_EQ(choose_product(plain(kH200), w, 1, true).kernel, ProductKernel::plain);
+    EXPECT_EQ(choose_router(kH200, w, 1, true).kernel, ProductKernel::warps);
   }
 }
 
@@ -129,13 +135,13 @@ TEST(ChooseProduct, NeverAsksForMoreSharedMemoryThanTheDeviceHas) {
   EXPECT_EQ(choose_product(kRtx4090, w, 4, true).kernel, ProductKernel::few);
 }
 
-TEST(ChooseExperts, OfUnlikeFormsArePlain) {
+TEST(ChooseExperts, OfUnlikeFormsGoOneByOne) {
   ExpertsForm experts{weights(3072, 4096, 1, 8), weights(4096, 1536, 1, 2), false, true};
   EXPECT_EQ(choose_experts_gate_up(kH200, experts, 8).why, "experts of unlike forms");
   experts.alike = true;
   experts.down.group = 32;
-  EXPECT_EQ(choose_experts_gate_up(kH200, experts, 8).kernel, ExpertsKernel::plain);
-  EXPECT_EQ(choose_experts_down(kH200, experts, 8, 8).kernel, ExpertsKernel::plain);
+  EXPECT_EQ(choose_experts_gate_up(kH200, experts, 8).kernel, ExpertsKernel::any_form);
+  EXPECT_EQ(choose_experts_down(kH200, experts, 8, 8).kernel, ExpertsKernel::any_form);
 }
 
 TEST(ChooseExperts, OfMoreThanEightARowAreSortedForDown) {

@@ -1,10 +1,11 @@
 // How many rows products of many rows take at a time; needs no GPU.
+#include "backend/cuda/select/division.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "backend/cuda/gate.h"
-#include "backend/cuda/kernels/product_many.h"
 
 namespace tercet::cuda {
 namespace {

@@ -1,0 +1,38 @@
+#include "backend/cuda/select/division.h"
+
+#include <algorithm>
+
+namespace tercet::cuda {
+
+int64_t leaf_floats(const Weights& weights, int64_t rows, int together, bool swiglu, int processors) {
+  const int64_t pieces = (rows + together - 1) / together * many_parts(weights, swiglu ? 1 : 0);
+  return weights.leaves > 1 && 2 * pieces <= processors ? rows * weights.n : 0;
+}
+
+int rows_together(const Weights& weights, bool swiglu, int64_t rows, int64_t copies, int processors) {
+  // What a block takes for a piece of work, relative to one of 128 rows: the work that rows share is a good
+  // part.
+  constexpr struct {
+    int rows;
+    float cost;
+  } kChoices[] = {{16, 0.25F}, {32, 0.37F}, {64, 0.6F}, {128, 1.0F}};
+  int best = 0;
+  float least = 0.0F;
+  for (const auto& choice : kChoices) {
+    if (weights.planes == 2 && choice.rows > 32) continue;
+    const int64_t blocks = choice.rows <= 32 && weights.planes == 1 ? 2 : 1;  // of a multiprocessor
+    // An expert's last piece of work is half full, on average.
+    const int64_t pieces = copies == 1 ? (rows + choice.rows - 1) / choice.rows
+                                       : copies * (2 * rows + choice.rows) / (2 * choice.rows);
+    const int64_t work = std::max(pieces, copies) * many_parts(weights, swiglu ? 1 : 0);
+    const int64_t waves = (work + processors * blocks - 1) / (processors * blocks) * blocks;
+    const float cost = choice.cost * static_cast<float>(waves);
+    if (best == 0 || cost < least) {
+      best = choice.rows;
+      least = cost;
+    }
+  }
+  return best;
+}
+
+}  // namespace tercet::cuda
