@@ -108,11 +108,11 @@ PackedBytes allocate_packed(int64_t bytes) {
   constexpr size_t kLargePage = size_t{1} << 21;
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
   const size_t alignment = size >= kLargePage ? kLargePage : 64;
-  auto* data = static_cast<uint8_t*>(std::aligned_alloc(alignment, (size + 63) / 64 * 64));
-  TERCET_CHECK(data != nullptr);
+  void* data = nullptr;  // aligned_alloc() wants whole alignments
+  TERCET_CHECK_EQ(posix_memalign(&data, alignment, (size + 63) / 64 * 64), 0);
   // Only whole large pages: a last one in part would hold more memory than the weights.
   if (alignment == kLargePage) madvise(data, size / kLargePage * kLargePage, MADV_HUGEPAGE);
-  return PackedBytes(data, std::free);
+  return PackedBytes(static_cast<uint8_t*>(data), std::free);
 }
 
 PackedMatrix lay_out(const MatrixData& data) {
