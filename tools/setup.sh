@@ -113,7 +113,8 @@ configure() {
 
 # build TARGET: silent where it is up to date.
 build() {
-  local folder=$root/build/release
-  ninja -C "$folder" -n "$1" 2>/dev/null | grep -q 'no work to do' && return
-  ninja -C "$folder" "$1" >&2 || die "the build failed"
+  # CMake looks for new files each time, so ninja always has something to say.
+  ninja -C "$root/build/release" "$1" |
+    sed -u -e '/^ninja: Entering directory/d' -e '/^ninja: no work to do/d' -e '/Re-checking globbed/d' >&2 ||
+    die "the build failed"
 }

@@ -261,7 +261,8 @@ Result<int> run_chat(Arguments given, const Console& console) {
   add_sampling_options(app, arguments.sampling);
   app.add_option("--sys,--system,--system-prompt", arguments.system, "The system message")
       ->option_text("TEXT");
-  app.add_option("--effort,--reasoning-effort", arguments.effort, "How long to think: none, low, high")
+  app.add_option("--effort,--reasoning-effort", arguments.effort,
+                 "How long to think: none, low, high; minimal is low, medium and more are high")
       ->option_text("LEVEL");
   app.add_option("-p,--prompt", arguments.prompt, "Answer this message and end")->option_text("TEXT");
   app.add_option("-f,--file", arguments.file, "Answer the message in this file and end")->option_text("FILE");

@@ -161,7 +161,7 @@ Result<int> run_complete(Arguments given, const Console& console) {
       "Text that goes on where the prompt ends, without a template. With --chat the prompt is a chat "
       "request as JSON ({\"messages\": …, \"tools\": …, \"reasoning_effort\": …}) and the answer is "
       "taken apart. Without -p or -f the prompt is standard input.",
-      "tercet complete models/hy3-tiny --temp 0 -n 20 -p 'A river is'\n"
+      "tercet complete path/to/model --temp 0 -n 20 -p 'A river is'\n"
       "tercet complete models/hy3-tiny --chat --json -f request.json");
   add_model_options(app, arguments.model);
   add_sampling_options(app, arguments.sampling);
