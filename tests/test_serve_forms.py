@@ -192,3 +192,33 @@ def test_sampling_fields_have_their_effect(chat):
                    {"frequency_penalty": 2, "extra_body": long}]:
         assert len(set(ids(max_tokens=80, **fields))) > len(set(plain))
     assert chat("Define money.", extra_body={"min_tokens": 40}).usage.completion_tokens >= 40 > len(greedy) + 1
+
+
+def test_ends_that_are_ignored_come_again(server):
+    """A form is at its end, nothing else fits, and still the answer goes on."""
+    body = {"prompt": "a", "max_tokens": 12, "ignore_eos": True, "structured_outputs": {"choice": ["a"]}}
+    answer = server.post("/v1/completions", body).json()
+    assert answer["choices"][0]["text"] == "a" and answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 12
+
+
+def test_what_a_grammar_may_cost(server):
+    """Thirty rules that double, and a regular expression without an end: one clear error, and soon."""
+    doubling = "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(30)) + 'A30: "x"\n'
+    for body, said in [({"structured_outputs": {"grammar": doubling}}, "structured_outputs.grammar: "),
+                       ({"response_format": {"type": "json_schema", "json_schema": {
+                           "name": "x", "schema": {"type": "string", "pattern": "("}}}}, "unclosed group")]:
+        response = server.post("/v1/chat/completions", {"messages": user("Hi"), **body})
+        assert response.status_code == 400 and said in response.json()["error"]["message"], response.text
+
+
+def test_bounds_of_what_is_held(server):
+    message = {"messages": user("Hi"), "logprobs": True, "top_logprobs": 127, "n": 2}
+    response = server.post("/v1/chat/completions", {**message, "max_tokens": 1025})
+    assert response.status_code == 400 and response.json()["error"]["param"] == "top_logprobs"
+    assert "262400 log-probabilities are wanted at once, at most 262144 may be" in response.json()["error"]["message"]
+    assert server.post("/v1/chat/completions", {**message, "max_tokens": 2}).status_code == 200
+    many = {"messages": user("Hi"), "chat_template_kwargs": {f"k{i}": i for i in range(257)}}
+    response = server.post("/v1/chat/completions", many)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == "chat_template_kwargs: at most 256 are supported, found 257"

@@ -16,6 +16,7 @@ pub struct Grammars {
 fn limits() -> ParserLimits {
     ParserLimits {
         max_lexer_states: 50_000,
+        initial_lexer_fuel: 100_000,
         max_grammar_size: 200_000,
         verbose_errors: false,
         ..ParserLimits::default()

@@ -28,6 +28,7 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const Service& servic
   TERCET_TRY_VOID(check_answers(static_cast<size_t>(request.choices), service, "n"));
   read_logprobs(fields, request);
   request.stream = read_stream(fields);
+  if (request.logprobs) TERCET_TRY_VOID(bound_logprobs(request.params, request.choices, "top_logprobs"));
   // What template and form read, and check, themselves.
   for (const char* name : {"messages", "reasoning_effort", "enable_thinking", "chat_template_kwargs",
                            "add_generation_prompt", "tool_choice", "parallel_tool_calls", "response_format",

@@ -108,6 +108,10 @@ ApiResult<CompletionRequest> read_request(const Json& body, const Service& servi
     TERCET_TRY_VOID(check_length(prompt.size(), request.params, service, "prompt"));
   }
   TERCET_TRY_VOID(check_prompt_logprobs(request));
+  if (request.logprobs) {
+    const auto answers = static_cast<int32_t>(request.prompts.size()) * request.choices;
+    TERCET_TRY_VOID(bound_logprobs(request.params, answers, "logprobs"));
+  }
   return request;
 }
 

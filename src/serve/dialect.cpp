@@ -21,7 +21,8 @@ ApiResult<ChatRequest> read_chat_body(ChatBody chat, const Service& service) {
   TERCET_TRY(ChatRequest request, read_chat_request(chat.body, service));
   if (request.choices != 1) return refuse({.message = "n: there is one answer to a request", .param = "n"});
   for (ToolForm& tool : request.form.tools) {
-    if (const auto found = chat.inputs.find(tool.name); found != chat.inputs.end()) tool.input = found->second;
+    if (const auto found = chat.inputs.find(tool.name); found != chat.inputs.end())
+      tool.input = found->second;
   }
   request.warnings.insert(request.warnings.end(), chat.ignored.begin(), chat.ignored.end());
   return request;

@@ -315,6 +315,7 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
 
   void refuse_broken(int status, std::string_view message) {
     body_unread_ = true;
+    head_only_ = false;
     version_ = 11;
     refuse(shared_.handler.error(request_, status, message));
   }

@@ -73,6 +73,20 @@ ApiResult<void> check_answers(size_t answers, const Service& service, std::strin
                  .param = std::string(param)});
 }
 
+ApiResult<void> bound_logprobs(SamplingParams& params, int32_t answers, std::string_view param) {
+  constexpr int64_t kMostEntries = 1 << 18;
+  const int64_t each = int64_t{answers} * (1 + params.top_logprobs);
+  const int64_t most = kMostEntries / each;
+  const int64_t wanted = params.max_tokens.value_or(static_cast<int32_t>(most));
+  params.max_tokens = static_cast<int32_t>(wanted);
+  if (wanted <= most) return {};
+  return refuse(
+      {.message = fmt::format("{}: {} log-probabilities are wanted at once, at most {} may be: ask for "
+                              "fewer of each token, or for fewer tokens",
+                              param, wanted * each, kMostEntries),
+       .param = std::string(param)});
+}
+
 ApiResult<void> check_length(size_t prompt_tokens, const SamplingParams& params, const Service& service,
                              std::string_view param) {
   const int32_t least = std::max(params.min_tokens, params.max_tokens.value_or(1) > 0 ? 1 : 0);

@@ -56,6 +56,10 @@ class FormConstraints {
 /// each of them.
 ApiResult<void> check_answers(size_t answers, const Service& service, std::string_view param);
 
+/// Log-probabilities are held until the answer's end, as JSON of about 1 KB an entry: without max_tokens,
+/// sets it to what fits. Errors: a max_tokens beyond, under the name of the field that asks for them.
+ApiResult<void> bound_logprobs(SamplingParams& params, int32_t answers, std::string_view param);
+
 /// The error for a prompt that leaves no room for an answer.
 ApiResult<void> check_length(size_t prompt_tokens, const SamplingParams& params, const Service& service,
                              std::string_view param);

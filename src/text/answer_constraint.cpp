@@ -30,14 +30,20 @@ bool is_set(const Mask& mask, int32_t token) {
   return ((mask[static_cast<size_t>(token) / 32] >> (token % 32)) & 1U) != 0;
 }
 
-/// A message that may quote all of a grammar: its first line, or so much of it as one can read.
-std::string_view readable(std::string_view message) {
+/// A message that may quote all of a grammar: its first line, or so much of it as one can read. Where that
+/// only announces an error, the line that names it follows.
+std::string readable(std::string_view message) {
   constexpr size_t kLongest = 300;
-  message = message.substr(0, message.find('\n'));
-  if (message.size() <= kLongest) return message;
+  constexpr std::string_view kError = "\nerror: ";
+  std::string line(message.substr(0, message.find('\n')));
+  if (const size_t error = message.find(kError); line.ends_with(':') && error != message.npos) {
+    const std::string_view rest = message.substr(error + kError.size());
+    line += fmt::format(" {}", rest.substr(0, rest.find('\n')));
+  }
+  if (line.size() <= kLongest) return line;
   size_t end = kLongest;
-  while ((message[end] & 0xc0) == 0x80) --end;  // not within a character
-  return message.substr(0, end);
+  while ((line[end] & 0xc0) == 0x80) --end;  // not within a character
+  return line.substr(0, end);
 }
 
 bool is_tool_tag(Tag tag) { return tag >= Tag::tool_calls && tag <= Tag::end_tool_response; }
@@ -82,7 +88,11 @@ struct AnswerConstraint::State {
   }
 
   Result<void> accept(int32_t token) {
-    if (token < 0 || token >= vocabulary || phase == Phase::ended) return refused(token);
+    if (token < 0 || token >= vocabulary) return refused(token);
+    if (phase == Phase::ended) {  // who ignores ends gets more of them
+      if (!is_end(token)) return refused(token);
+      return {};
+    }
     if (phase == Phase::thought) {
       if (token == end_think) {
         phase = Phase::answer;
@@ -186,7 +196,8 @@ Result<AnswerConstraint> AnswerGrammars::compile(const AnswerForm& form, bool in
           return fail("{}: {}", part.where, alone.error().message);
         }
       }
-      return fail("the answer's grammar: {}", built.error().message);
+      return fail("{}: the answer's grammar: {}", form.tools.empty() ? "response_format" : "tools",
+                  built.error().message);
     }
   }
   return AnswerConstraint(std::make_unique<State>(State{

@@ -196,6 +196,10 @@ Result<Json> template_variables(const Json& request) {
   if (const Json* given = find_member(request, "chat_template_kwargs"); present(given)) kwargs = *given;
   if (!kwargs.is_object())
     return fail("chat_template_kwargs: expected an object, found {}", type_name(kwargs));
+  constexpr size_t kMostKwargs = 256;
+  if (kwargs.size() > kMostKwargs) {
+    return fail("chat_template_kwargs: at most {} are supported, found {}", kMostKwargs, kwargs.size());
+  }
   for (const auto& [name, value] : kwargs.items()) {
     if (name == "messages" || name == "tools") return fail("chat_template_kwargs: may not set `{}`", name);
     out[name] = value;
