@@ -86,8 +86,7 @@ Result<int> run_verify_device(Arguments given, const Console& console) {
       "Runs every operation on each instruction set and on the GPU that this machine has, on random and "
       "hard rows of random shapes, against the reference. Prints how many rounds were equal bit for "
       "bit, and the counts. What a minute or more, or any failure, showed of a GPU is kept in the user's "
-      "cache "
-      "folder, and decides whether the fast kernels run there later.",
+      "cache folder, and decides whether the fast kernels run there later.",
       "tercet verify device\n"
       "tercet verify device --seconds 600");
   app.add_option("--seconds", seconds, "How long, about; each group runs once at least (default: 60)")

@@ -58,21 +58,19 @@ ApiResult<std::vector<std::vector<int32_t>>> read_prompts(const Json& body, int3
   return prompts;
 }
 
-/// What is told of prompts is held until the answer's end, as JSON of some hundred bytes an entry.
 ApiResult<void> check_prompt_logprobs(const CompletionRequest& request) {
-  constexpr int64_t kMostEntries = 1 << 18;
   if (!request.prompt_logprobs && !(request.echo && request.logprobs)) return {};
   const int32_t top =
       std::max(request.prompt_logprobs.value_or(0), request.echo ? request.logprobs.value_or(0) : 0);
   int64_t tokens = 0;
   for (const auto& prompt : request.prompts) tokens += static_cast<int64_t>(prompt.size());
   const int64_t entries = tokens * request.choices * std::max(1, top);
-  if (entries <= kMostEntries) return {};
+  if (entries <= kMostLogprobs) return {};
   const char* name = request.prompt_logprobs ? "prompt_logprobs" : "logprobs";
   return refuse(
       {.message = fmt::format("{}: {} log-probabilities of prompts are wanted at once, at most {} may be: "
                               "send fewer prompts, or ask for fewer of each token",
-                              name, entries, kMostEntries),
+                              name, entries, kMostLogprobs),
        .param = name});
 }
 

@@ -74,16 +74,15 @@ ApiResult<void> check_answers(size_t answers, const Service& service, std::strin
 }
 
 ApiResult<void> bound_logprobs(SamplingParams& params, int32_t answers, std::string_view param) {
-  constexpr int64_t kMostEntries = 1 << 18;
   const int64_t each = int64_t{answers} * (1 + params.top_logprobs);
-  const int64_t most = kMostEntries / each;
+  const int64_t most = kMostLogprobs / each;
   const int64_t wanted = params.max_tokens.value_or(static_cast<int32_t>(most));
   params.max_tokens = static_cast<int32_t>(wanted);
   if (wanted <= most) return {};
   return refuse(
       {.message = fmt::format("{}: {} log-probabilities are wanted at once, at most {} may be: ask for "
                               "fewer of each token, or for fewer tokens",
-                              param, wanted * each, kMostEntries),
+                              param, wanted * each, kMostLogprobs),
        .param = std::string(param)});
 }
 

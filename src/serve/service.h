@@ -56,8 +56,12 @@ class FormConstraints {
 /// each of them.
 ApiResult<void> check_answers(size_t answers, const Service& service, std::string_view param);
 
-/// Log-probabilities are held until the answer's end, as JSON of about 1 KB an entry: without max_tokens,
-/// sets it to what fits. Errors: a max_tokens beyond, under the name of the field that asks for them.
+/// Log-probabilities that a request may ask for, of prompts and of answers: they are held until the answer's
+/// end, as JSON of some hundred bytes to 1 KB an entry.
+constexpr int64_t kMostLogprobs = 1 << 18;
+
+/// Without max_tokens, sets it to what kMostLogprobs has room for. Errors: a max_tokens beyond, under the
+/// name of the field that asks for them.
 ApiResult<void> bound_logprobs(SamplingParams& params, int32_t answers, std::string_view param);
 
 /// The error for a prompt that leaves no room for an answer.

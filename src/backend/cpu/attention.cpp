@@ -150,9 +150,10 @@ void Attention::attend_spans(const CpuStep& step, const Cache& cache, int32_t la
                                     static_cast<int>(sharing_), block, visible, to);
       block = next;
     }
-    if (rows == nullptr) span += sharing_;
-    for (int64_t h = 0; to != rows && rows != nullptr && h < sharing_; ++h) {
-      machine_.kernels.fold(&rows[h], &to[h]);
+    if (rows == nullptr) {
+      span += sharing_;
+    } else if (to != rows) {
+      for (int64_t h = 0; h < sharing_; ++h) machine_.kernels.fold(&rows[h], &to[h]);
     }
   }
 }
