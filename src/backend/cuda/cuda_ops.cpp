@@ -174,6 +174,7 @@ class CudaOps final : public Ops {
 
   void write_kv(Step& step, Rows qkv, Vector q_norm, Vector k_norm, float eps, RopeParams rope,
                 KvCache& cache, int32_t layer) override {
+    products_.settle();
     CudaStep& s = own(step);
     if (angles_of_ != &s) make_angles(s, rope);
     WriteKvParams p{};
@@ -200,6 +201,7 @@ class CudaOps final : public Ops {
   }
 
   void attention(Step& step, Rows qkv, const KvCache& cache, int32_t layer, Rows out) override {
+    products_.settle();
     CudaStep& s = own(step);
     AttentionParams p{};
     p.qkv = qkv.data;
@@ -212,12 +214,12 @@ class CudaOps final : public Ops {
     p.rows = static_cast<int32_t>(qkv.rows);
     p.heads = static_cast<int32_t>(out.cols / kHeadSize);
     p.layer = layer;
+    products_.written(out);
     if (choose_attention(device_, p.heads, cache.heads, p.rows).kernel == AttentionKernel::plain) {
       cuda::attention(launcher_, p);
-    } else {
-      attend(s, p);
+    } else if (attend(s, p)) {
+      products_.hold_rounded(out);
     }
-    products_.written(out);
     done();
   }
 
@@ -282,6 +284,7 @@ class CudaOps final : public Ops {
 
   void wait() {
     use_device();
+    products_.settle();
     launcher_.wait();
   }
 
@@ -332,6 +335,7 @@ class CudaOps final : public Ops {
   }
 
   void embed_rows(std::span<const int32_t> tokens, const PackedTable& table, Rows x, int64_t ldx) {
+    products_.settle();
     for (const int32_t token : tokens) TERCET_CHECK(token >= 0 && token < table.vocabulary);
     EmbedParams p{};
     p.values = table.values;
@@ -350,14 +354,15 @@ class CudaOps final : public Ops {
     products_.written(x);
   }
 
-  void attend(CudaStep& step, const AttentionParams& p) {
+  /// Whether the result lies rounded in products_ too.
+  bool attend(CudaStep& step, const AttentionParams& p) {
     CudaStep::Attention& a = step.attention;
     const int32_t sharing = p.heads / p.cache.heads;
     if (a.sharing != sharing) a = plan_attention(step, sharing, p.cache.heads);
     if (a.tile_count > 0) attention_tiles(launcher_, {p, a.tiles, a.tile_count, 0});
     AttentionParams alone = p;
     alone.rows = a.alone_count;
-    if (alone.rows > 0) attend_by_blocks(step, alone, a.alone);
+    return alone.rows > 0 && attend_by_blocks(step, alone, a.alone);
   }
 
   CudaStep::Attention plan_attention(const CudaStep& step, int32_t sharing, int32_t kv_heads) {
@@ -395,8 +400,9 @@ class CudaOps final : public Ops {
     return {queries_.get<uint16_t>(rows * heads * kHead), query_powers_.get<float>(rows * heads)};
   }
 
-  /// Rows in parts, so that the partial results of long contexts stay within bounds.
-  void attend_by_blocks(const CudaStep& step, AttentionParams p, const int32_t* list) {
+  /// Rows in parts, so that the partial results of long contexts stay within bounds. Whether the result lies
+  /// rounded in products_ too.
+  bool attend_by_blocks(const CudaStep& step, AttentionParams p, const int32_t* list) {
     constexpr int64_t kMostFloats = int64_t{64} << 20;
     const int64_t all_rows = step.batch.rows();
     const Queries queries = queries_of(all_rows, p.heads);
@@ -410,6 +416,10 @@ class CudaOps final : public Ops {
     const int64_t row_floats = p.heads * (blocks / each) * kPartial;
     const auto at_a_time = static_cast<int32_t>(std::clamp<int64_t>(kMostFloats / row_floats, 1, p.rows));
     const int32_t rows = p.rows;
+    const int64_t leaves = leaf_count(p.ld_out / kBlock);
+    const FoldKernel fold = choose_fold(device_, share, rows == all_rows, rows, p.ld_out, leaves).kernel;
+    Rounded rounded{};
+    if (fold == FoldKernel::rounding) rounded = products_.room_for({p.out, all_rows, p.ld_out});
     for (int32_t first = 0; first < rows; first += at_a_time) {
       BlocksParams part{};
       part.rows = p;
@@ -420,8 +430,11 @@ class CudaOps final : public Ops {
       part.first = first;
       part.blocks = static_cast<int32_t>(blocks);
       part.each = static_cast<int32_t>(each);
+      part.leaves = static_cast<int32_t>(leaves);
+      part.rounded = rounded;
       attention_blocks(launcher_, part);
     }
+    return fold == FoldKernel::rounding;
   }
 
   const CudaOptions options_;

@@ -54,6 +54,12 @@ class Memory {
     ops_.upload(out.data, values.data(), static_cast<int64_t>(values.size() * sizeof(float)));
     return out;
   }
+  int32_t* numbers(const std::vector<int32_t>& values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(int32_t));
+    buffers_.push_back(ops_.allocate(bytes));
+    ops_.upload(buffers_.back().get(), values.data(), bytes);
+    return static_cast<int32_t*>(buffers_.back().get());
+  }
   Outcome read(Rows rows) {
     Outcome out(static_cast<size_t>(rows.rows * rows.cols));
     ops_.download(out.data(), rows.data, static_cast<int64_t>(out.size() * sizeof(float)));
@@ -75,29 +81,68 @@ Batch one_sequence(int32_t position, int32_t rows) {
   return batch;
 }
 
+/// Weights of 4 bits, many of them the largest.
+struct Matrix {
+  std::vector<uint32_t> q;
+  std::vector<uint16_t> scales, biases;
+  MatrixData data;
+
+  Matrix(Random& random, int64_t n, int64_t k) : q(static_cast<size_t>(n * k / 8)) {
+    for (uint32_t& word : q) word = random.word() | ((random.word() & 15U) == 0 ? 0xffffffffU : 0U);
+    scales.resize(static_cast<size_t>(n * k / 64));
+    biases.resize(scales.size());
+    for (size_t i = 0; i < scales.size(); ++i) {
+      scales[i] = float_to_bf16(0.02F * random.value());
+      biases[i] = float_to_bf16(0.2F * random.value());
+    }
+    data.n = n;
+    data.k = k;
+    data.bits = 4;
+    data.values = reinterpret_cast<const std::byte*>(q.data());
+    data.scales = reinterpret_cast<const std::byte*>(scales.data());
+    data.biases = reinterpret_cast<const std::byte*>(biases.data());
+  }
+};
+
 Outcome product(Ops& ops, cuda::GateShape shape) {
   constexpr int64_t kK = 128;
   Random random(1);
-  std::vector<uint32_t> q(static_cast<size_t>(shape.outputs * kK / 8));
-  for (uint32_t& word : q) word = random.word() | ((random.word() & 15U) == 0 ? 0xffffffffU : 0U);
-  std::vector<uint16_t> scales(static_cast<size_t>(shape.outputs * kK / 64)), biases(scales.size());
-  for (size_t i = 0; i < scales.size(); ++i) {
-    scales[i] = float_to_bf16(0.02F * random.value());
-    biases[i] = float_to_bf16(0.2F * random.value());
-  }
-  MatrixData weights;
-  weights.n = shape.outputs;
-  weights.k = kK;
-  weights.bits = 4;
-  weights.values = reinterpret_cast<const std::byte*>(q.data());
-  weights.scales = reinterpret_cast<const std::byte*>(scales.data());
-  weights.biases = reinterpret_cast<const std::byte*>(biases.data());
+  const Matrix weights(random, shape.outputs, kK);
   Memory memory(ops);
-  const auto linear = ops.pack_linear({&weights, 1});
+  const auto linear = ops.pack_linear({&weights.data, 1});
   const auto step = ops.begin(one_sequence(0, static_cast<int32_t>(shape.rows)));
   const Rows x = memory.rows(random.values(shape.rows * kK), kK), y = memory.rows(shape.rows, shape.outputs);
   ops.linear(*step, x, *linear, y);
   return memory.read(y);
+}
+
+/// Experts that have some rows each, for which product_batch() is, and the norm that sums them up.
+Outcome experts(Ops& ops) {
+  constexpr int64_t kCount = 8, kChosen = 2, kWidth = 128;
+  constexpr int32_t kRows = 40;
+  Random random(3);
+  std::vector<Matrix> matrices;
+  for (int64_t i = 0; i < 3 * kCount; ++i) matrices.emplace_back(random, kWidth, kWidth);
+  std::vector<MatrixData> parts[3];
+  for (size_t i = 0; i < matrices.size(); ++i) parts[i % 3].push_back(matrices[i].data);
+  const auto packed = ops.pack_experts(parts[0], parts[1], parts[2]);
+  std::vector<int32_t> chosen;  // experts have 10, 25 or 5 rows
+  for (int32_t row = 0; row < kRows; ++row) {
+    chosen.push_back(row % 4);
+    chosen.push_back(4 + (row % 8 < 5 ? 0 : row % 8 - 4));
+  }
+  Memory memory(ops);
+  const Rows weights = memory.rows(random.values(kRows * kChosen), kChosen);
+  const Routes routes{memory.numbers(chosen), weights.data, kRows, kChosen};
+  const auto step = ops.begin(one_sequence(0, kRows));
+  const Rows x = memory.rows(random.values(kRows * kWidth), kWidth);
+  const Rows a = memory.rows(kRows * kChosen, kWidth), z = memory.rows(kRows, kWidth);
+  const Rows sum = memory.rows(random.values(kRows * kWidth), kWidth), h = memory.rows(kRows, kWidth);
+  const Vector norm{memory.rows(random.values(kWidth), kWidth).data, kWidth};
+  ops.experts_gate_up(*step, x, routes, *packed, a);
+  ops.experts_down(*step, a, routes, *packed, {}, z);
+  ops.add_norm(*step, sum, z, norm, 1e-5F, h);
+  return memory.read(h);
 }
 
 /// Rows enough for tiles of them, across blocks of keys and spans.
@@ -136,6 +181,7 @@ std::vector<std::string> failing_cuda_kernels(Ops& plain, Ops& fast) {
     good = good && reference::same(product(plain, shape), product(fast, shape));
   }
   if (!good) failing.emplace_back("products of many rows");
+  if (!reference::same(experts(plain), experts(fast))) failing.emplace_back("experts of some rows");
   if (!reference::same(attention(plain), attention(fast))) failing.emplace_back("attention of many rows");
   return failing;
 }

@@ -36,7 +36,8 @@ class ManyRows : public testing::Test {
   std::unique_ptr<Ops> plain_, fast_;
 };
 
-constexpr int64_t kRowCounts[] = {31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 127, 128, 129, 320, 513};
+constexpr int64_t kRowCounts[] = {8,  9,  15, 16, 17, 31,  32,  33,  47,  48,
+                                  49, 63, 64, 65, 96, 127, 128, 129, 320, 513};
 
 TEST_F(ManyRows, ProductsOfEveryNumberOfLeaves) {
   for (const int bits : {4, 8, 6}) {
@@ -47,7 +48,7 @@ TEST_F(ManyRows, ProductsOfEveryNumberOfLeaves) {
         const auto on_fast = fast_->pack_linear({&w.data, 1});
         TestRows h = hard_rows(513, k, 91);
         for (const int64_t rows : kRowCounts) {
-          if (n != 272 && rows != 47 && rows != 48 && rows != 129) continue;
+          if (n != 272 && rows != 9 && rows != 17 && rows != 48 && rows != 129) continue;
           const auto call = [&](Ops& ops, Step& step, Rows y) {
             ops.linear(step, h.first(rows), &ops == plain_.get() ? *on_plain : *on_fast, y);
           };
@@ -65,7 +66,7 @@ TEST_F(ManyRows, GateAndUp) {
       const MatrixData parts[] = {gate.data, up.data};
       const auto on_plain = plain_->pack_linear(parts);
       const auto on_fast = fast_->pack_linear(parts);
-      for (const int64_t rows : {48, 64, 65, 200}) {
+      for (const int64_t rows : {9, 17, 48, 64, 65, 128, 129, 200}) {
         TestRows h = hard_rows(rows, k, 94);
         h.values[static_cast<size_t>(7 * k + 3)] = std::numeric_limits<float>::infinity();
         const auto call = [&](Ops& ops, Step& step, Rows a) {
@@ -84,7 +85,7 @@ TEST_F(ManyRows, RowsThatANormRounded) {
   const auto on_plain = plain_->pack_linear({&w.data, 1});
   const auto on_fast = fast_->pack_linear({&w.data, 1});
   const std::vector<float> weight = random_values(kK, 96);
-  for (const int64_t rows : {4, 5, 47, 48, 130}) {
+  for (const int64_t rows : {4, 5, 8, 9, 48, 128, 130}) {
     TestRows x = hard_rows(rows, kK, 97);
     x.values[static_cast<size_t>(3 * kK + 1)] = std::numeric_limits<float>::quiet_NaN();
     std::vector<int32_t> few = {3, 0, static_cast<int32_t>(rows - 1)}, most;
@@ -141,7 +142,7 @@ TEST_F(ManyRows, ExpertsOfUnlikeLoads) {
   }
   const auto on_plain = plain_->pack_experts(gate, up, down);
   const auto on_fast = fast_->pack_experts(gate, up, down);
-  for (const int64_t rows : {1, 16, 17, 60, 78, 79, 200, 300, 513}) {
+  for (const int64_t rows : {1, 16, 17, 36, 71, 72, 73, 79, 200, 513}) {
     for (const bool even : {true, false}) {
       std::vector<int32_t> experts;
       for (int64_t r = 0; r < rows; ++r) {
@@ -173,7 +174,7 @@ TEST_F(ManyRows, TheRouter) {
     const auto on_plain = plain_->pack_linear({&w.data, 1});
     const auto on_fast = fast_->pack_linear({&w.data, 1});
     const std::vector<float> bias = random_values(count, 105);
-    for (const int64_t rows : {47, 48, 49, 200}) {
+    for (const int64_t rows : {8, 9, 17, 64, 65, 200}) {
       TestRows h = hard_rows(rows, 2048, 106);
       for (float& x : h.values) x *= 0.05F;
       std::vector<int32_t> expected(static_cast<size_t>(rows * 8)), experts(expected.size());
@@ -187,6 +188,128 @@ TEST_F(ManyRows, TheRouter) {
       EXPECT_EQ(experts, expected) << count << " experts, " << rows << " rows";
       EXPECT_EQ(std::memcmp(weights.data(), expected_weights.data(), weights.size() * 4), 0);
     }
+  }
+}
+
+/// Whose rows the norm has rounded for it, one of which fails.
+TEST_F(ManyRows, TheRouterAfterANorm) {
+  constexpr int64_t kK = 2048, kCount = 192, kChosen = 8;
+  const TestMatrix w(kCount, kK, 8, 64, 107);
+  const auto on_plain = plain_->pack_linear({&w.data, 1});
+  const auto on_fast = fast_->pack_linear({&w.data, 1});
+  const std::vector<float> vectors = random_values(kK + kCount, 108);  // the norm's, and the bias
+  for (const int64_t rows : {8, 9, 64, 128, 129}) {
+    TestRows x = hard_rows(2 * rows, kK, 109);  // and what is added
+    x.values[static_cast<size_t>(3 * kK + 1)] = std::numeric_limits<float>::quiet_NaN();
+    const auto call = [&](Ops& ops, Step& step, Rows routes) {
+      const int64_t chosen = rows * kChosen;
+      const Buffer memory = ops.allocate(3 * rows * kK * 4), out = ops.allocate(2 * chosen * 4);
+      const Buffer of_vectors = ops.allocate((kK + kCount) * 4);
+      ops.upload(memory.get(), x.values.data(), 2 * rows * kK * 4);
+      ops.upload(of_vectors.get(), vectors.data(), (kK + kCount) * 4);
+      const Rows sum{static_cast<float*>(memory.get()), rows, kK};
+      const Rows z{sum.data + rows * kK, rows, kK}, h{z.data + rows * kK, rows, kK};
+      const auto* const norm = static_cast<const float*>(of_vectors.get());
+      auto* const weights = static_cast<float*>(out.get());
+      Ops& device = static_cast<HostOps&>(ops).device();
+      device.add_norm(step, sum, z, {norm, kK}, 1e-5F, h);
+      device.route(step, h, &ops == plain_.get() ? *on_plain : *on_fast, {norm + kK, kCount},
+                   {kChosen, 2.826F, true},
+                   {reinterpret_cast<int32_t*>(weights + chosen), weights, rows, kChosen});
+      ops.download(routes.data, out.get(), 2 * chosen * 4);
+    };
+    expect_same(rows, 2 * rows, kChosen, call, fmt::format("{} rows", rows));
+  }
+}
+
+/// A layer in the device's own memory, where operations leave rounded rows and sums to those that follow; the
+/// second time as a graph.
+TEST_F(ManyRows, OperationsOfALayerInTurn) {
+  constexpr int64_t kHidden = 512, kInter = 128, kCount = 16, kChosen = 4, kHeads = 8, kKvHeads = 2;
+  constexpr int32_t kPages = 11;
+  const TestMatrix qkv((kHeads + 2 * kKvHeads) * kHeadSize, kHidden, 4, 64, 300);
+  const TestMatrix o(kHidden, kHeads * kHeadSize, 4, 64, 301), router(kCount, kHidden, 8, 64, 302);
+  std::vector<std::unique_ptr<TestMatrix>> memory;
+  std::vector<MatrixData> gate, up, down;  // the last one's is the shared expert
+  for (int64_t e = 0; e <= kCount; ++e) {
+    for (auto* const to : {&gate, &up, &down}) {
+      const bool outer = to == &down;
+      memory.push_back(std::make_unique<TestMatrix>(outer ? kHidden : kInter, outer ? kInter : kHidden, 4, 64,
+                                                    303 + memory.size()));
+      to->push_back(memory.back()->data);
+    }
+  }
+  const MatrixData shared[] = {gate.back(), up.back()};
+  const std::span<const MatrixData> gates(gate.data(), kCount), ups(up.data(), kCount);
+  const std::span<const MatrixData> downs(down.data(), kCount);
+  const auto layer = [&](Ops& ops, int32_t rows) {
+    std::vector<Buffer> buffers;
+    const auto room = [&](int64_t count, int64_t cols) {
+      buffers.push_back(ops.allocate(count * cols * 4));
+      return Rows{static_cast<float*>(buffers.back().get()), count, cols};
+    };
+    const auto vector_of = [&](int64_t size, uint64_t key) {
+      const std::vector<float> values = random_values(size, key);
+      const Rows out = room(1, size);
+      ops.upload(out.data, values.data(), size * 4);
+      return Vector{out.data, size};
+    };
+    Batch batch;
+    batch.tokens.resize(static_cast<size_t>(rows));
+    for (int32_t r = 0; r < rows; ++r) {
+      SequenceRows sequence{.first_row = r, .rows = 1, .position = 640 + r % 60, .pages = {}};
+      for (int32_t page = 0; page < kPages; ++page) sequence.pages.push_back(r * kPages + page);
+      batch.sequences.push_back(sequence);
+    }
+    const auto w_qkv = ops.pack_linear({&qkv.data, 1}), w_o = ops.pack_linear({&o.data, 1});
+    const auto w_router = ops.pack_linear({&router.data, 1}), w_inner = ops.pack_linear(shared);
+    const auto w_outer = ops.pack_linear({&down.back(), 1});
+    const auto experts = ops.pack_experts(gates, ups, downs);
+    const auto cache = ops.make_cache(1, kKvHeads, rows * kPages);
+    const Vector norm = vector_of(kHidden, 400), head_norm = vector_of(kHeadSize, 401);
+    const Vector bias = vector_of(kCount, 402);
+    const Rows x = room(rows, kHidden), h = room(rows, kHidden), z = room(rows, kHidden);
+    const Rows q = room(rows, qkv.data.n), attended = room(rows, kHeads * kHeadSize);
+    const Rows a = room(rows, kInter), own = room(rows, kHidden), inner = room(rows * kChosen, kInter);
+    const Rows weights = room(rows, kChosen), chosen = room(rows, kChosen);
+    const Routes routes{reinterpret_cast<int32_t*>(chosen.data), weights.data, rows, kChosen};
+    std::vector<float> results;
+    for (int time = 0; time < 2; ++time) {
+      const std::vector<float> values = random_values(rows * kHidden, 403);
+      ops.upload(x.data, values.data(), rows * kHidden * 4);
+      const auto step = ops.begin(batch);
+      ops.norm(*step, x, norm, 1e-5F, h);
+      ops.linear(*step, h, *w_qkv, q);
+      ops.write_kv(*step, q, head_norm, head_norm, 1e-5F, {11158840.0}, *cache, 0);
+      ops.attention(*step, q, *cache, 0, attended);
+      ops.linear(*step, attended, *w_o, z);
+      ops.add_norm(*step, x, z, norm, 1e-5F, h);
+      ops.route(*step, h, *w_router, bias, {kChosen, 2.826F, true}, routes);
+      ops.gate_up(*step, h, *w_inner, a);
+      ops.linear(*step, a, *w_outer, own);
+      ops.experts_gate_up(*step, h, routes, *experts, inner);
+      ops.experts_down(*step, inner, routes, *experts, own, z);
+      ops.add_norm(*step, x, z, norm, 1e-5F, h);
+      // What follows the experts need not be a norm.
+      ops.experts_down(*step, inner, routes, *experts, {}, own);
+      ops.linear(*step, own, *w_qkv, q);
+      ops.experts_down(*step, inner, routes, *experts, {}, own);
+      ops.add_norm(*step, x, own, {}, 1e-5F, h);
+      for (const Rows& part : {x, h, z, own, q, attended, weights}) {
+        const size_t before = results.size();
+        results.resize(before + static_cast<size_t>(part.rows * part.cols));
+        ops.download(results.data() + before, part.data, part.rows * part.cols * 4);
+      }
+      EXPECT_EQ(ops.failed(*step), std::vector<uint8_t>(static_cast<size_t>(rows), 0));
+    }
+    return results;
+  };
+  for (const int32_t rows : {8, 9, 17, 48, 49, 63, 64, 127, 128, 129}) {
+    const std::vector<float> expected = layer(static_cast<HostOps&>(*plain_).device(), rows);
+    const std::vector<float> found = layer(static_cast<HostOps&>(*fast_).device(), rows);
+    ASSERT_EQ(found.size(), expected.size());
+    EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * 4), 0) << rows << " rows";
+    EXPECT_EQ(std::memcmp(found.data(), found.data() + found.size() / 2, found.size() * 2), 0) << rows;
   }
 }
 

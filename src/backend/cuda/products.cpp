@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cuda/kernels/pairs.h"
+#include "backend/cuda/kernels/product_batch.h"
 #include "backend/cuda/kernels/product_few.h"
 #include "backend/cuda/kernels/product_many.h"
 #include "backend/cuda/kernels/product_row.h"
@@ -26,7 +27,7 @@ bool same_rounding(const Weights& a, const Weights& b) {
 }
 
 ExpertsForm form_of(const PackedExperts& experts) {
-  return {experts.same.gate_up, experts.same.down, experts.alike, experts.tame};
+  return {experts.same.gate_up, experts.same.down, experts.alike, experts.tame, experts.count};
 }
 
 }  // namespace
@@ -52,8 +53,18 @@ Products::Products(Launcher& launcher, int64_t& held, const DeviceTraits& device
       items_(launcher, held) {}
 
 void Products::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
-  written(x);
   NormParams p{};
+  const bool sums = weight.data != nullptr && z.data != nullptr && unsettled_.z == z.data &&
+                    unsettled_.rows == x.rows && unsettled_.n == x.cols;
+  if (sums) {  // choose_sum() has seen to it that norm_and_round() runs
+    p.experts = unsettled_.y;
+    p.route_weights = unsettled_.weights;
+    p.shared = unsettled_.shared;
+    p.chosen = unsettled_.chosen;
+    unsettled_ = {};
+  }
+  settle();
+  written(x);
   p.x = x.data;
   p.z = z.data;
   p.weight = weight.data;
@@ -62,10 +73,13 @@ void Products::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
   p.rows = narrow(x.rows);
   p.k = narrow(x.cols);
   p.eps = eps;
-  const NormPlan plan = weight.data == nullptr ? NormPlan() : plan_norm(device_, x.rows, x.cols);
+  const bool may_route = z.data != nullptr && !sums;  // after the experts the next layer's attention comes
+  const NormPlan plan = weight.data == nullptr ? NormPlan() : plan_norm(device_, x.rows, x.cols, may_route);
+  TERCET_CHECK(plan.held || !sums);
   if (plan.planes) p.rounded = room(norm_planes_, norm_units_, x.rows, x.cols, Form::planes);
   if (plan.halves) {
-    const Rounded more = room(norm_halves_, norm_sums_, x.rows, x.cols, Form::halves);
+    const int64_t rows = plan.rest ? 2 * x.rows : x.rows;
+    const Rounded more = room(norm_halves_, norm_sums_, rows, x.cols, Form::halves);
     p.rounded.halves = more.halves;
     p.rounded.sums = more.sums;
     p.rounded.leaf_units = more.leaf_units;
@@ -73,6 +87,7 @@ void Products::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
   if (plan.rounds()) {
     p.unfit = unfit_.get<uint8_t>(x.rows);
     p.leaves = narrow(leaf_count(x.cols / kBlock));
+    p.rest = plan.rest ? 1 : 0;
   }
   if (plan.held) {
     norm_and_round(launcher_, p);
@@ -81,11 +96,12 @@ void Products::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
   }
   if (weight.data == nullptr) return;
   written(h);
-  if (plan.rounds()) held_ = {h, plan.planes, plan.halves};
+  if (plan.rounds()) held_ = {h, plan.planes, plan.halves, plan.rest, true};
 }
 
 void Products::norm_into(const float* x, int64_t ldx, int64_t rows, Vector weight, float eps, float* h,
                          int64_t ldh) {
+  settle();
   NormParams p{};
   p.x = const_cast<float*>(x);  // written only where there is a z
   p.weight = weight.data;
@@ -103,6 +119,15 @@ void Products::written(Rows rows) {
   const float* end = rows.data + rows.rows * rows.cols;
   const float* held_end = held.data + held.rows * held.cols;
   if (rows.data < held_end && held.data < end) held_ = {};
+}
+
+Rounded Products::room_for(Rows rows) {
+  held_ = {};
+  return room(norm_halves_, norm_sums_, rows.rows, rows.cols, Form::halves);
+}
+
+void Products::settle() {
+  if (unsettled_.z != nullptr) combine(launcher_, std::exchange(unsettled_, {}));
 }
 
 Rounded Products::room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form) {
@@ -124,8 +149,9 @@ Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8
   const bool planes = form == Form::planes;
   if (held_.holds(h, form)) {
     Scratch& numbers = planes ? norm_planes_ : norm_halves_;
-    return {room(numbers, planes ? norm_units_ : norm_sums_, held_.rows.rows, h.cols, form), ids,
-            unfit_.get<uint8_t>(0)};
+    const int64_t rows = held_.rest && !planes ? 2 * held_.rows.rows : held_.rows.rows;
+    return {room(numbers, planes ? norm_units_ : norm_sums_, rows, h.cols, form), ids,
+            held_.flags ? unfit_.get<uint8_t>(0) : nullptr};
   }
   RoundParams p{};
   p.x = h.data;
@@ -223,6 +249,7 @@ void Products::any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Par
 }
 
 void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
+  settle();
   const Part* before = nullptr;
   std::optional<Ready> ready;
   for (const Part& part : weights.parts) {
@@ -248,6 +275,7 @@ void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedL
 }
 
 void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
+  settle();
   const Weights& w = weights.parts.front().weights;
   if (swiglu_inside(device_, w, weights.parts.size(), a.cols)) {
     const ProductKernel kernel = choose_product(device_, w, h.rows, weights.tame, true).kernel;
@@ -270,59 +298,71 @@ void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Row
   written(a);
 }
 
-void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vector bias, RouterParams params,
-                     Routes routes) {
-  const Weights& router = weights.parts.front().weights;
-  TERCET_CHECK_LE(router.n, kMaxExperts);
-  TERCET_CHECK_LE(params.chosen, kMaxChosen);
-  sort_of_ = {};
+Rounded Products::round_for_router(uint8_t* failed, Rows h, const Weights& router, ProductKernel kernel,
+                                   ChooseParams& choose) {
+  const Form form = form_for(kernel);
+  if (form == Form::halves && held_.rest && held_.holds(h, form) && held_.rows.rows == h.rows) {
+    choose.step = 1;
+    choose.rest = narrow(h.rows);
+    choose.unfit = unfit_.get<uint8_t>(0);
+    return room(norm_halves_, norm_sums_, 2 * h.rows, h.cols, form);
+  }
+  choose.step = 2;
+  choose.rest = 1;
   const int64_t rows = 2 * h.rows;
-  auto* const logits = y_.get<float>(rows * router.n);
   RoundParams p{};
   p.x = h.data;
   p.failed = failed;
   p.rest = rest_.get<float>(h.rows * h.cols);
-  const ProductKernel kernel = choose_router(device_, router, h.rows, weights.tame).kernel;
-  const bool fast = !any_form(kernel);
-  const Form form = form_for(kernel);
-  if (fast) {
-    const bool planes = form == Form::planes;
-    p.rounded = room(planes ? planes_ : halves_, planes ? plane_units_ : sums_, rows, h.cols, form);
-  } else {
-    p.rounded.numbers = numbers_.get<int16_t>(rows * h.cols);
-    p.rounded.units = units_.get<UnitSum>(rows * router.groups());
-  }
   p.weights = router;
   p.ldx = h.cols;
   p.rows = narrow(h.rows);
   p.k = narrow(h.cols);
   p.x_div = p.flag_div = 1;
   p.units_per_row = router.groups();
-  if (fast) {
-    run_rounding(p, form);
-  } else {
+  if (any_form(kernel)) {
+    p.rounded.numbers = numbers_.get<int16_t>(rows * h.cols);
+    p.rounded.units = units_.get<UnitSum>(rows * router.groups());
     round_rows(launcher_, p);
-  }
-  if (fast) {
-    FewProductParams product{};
-    product.weights = router;
-    product.y = logits;
-    product.x = p.rounded;
-    product.ldy = router.n;
-    product.rows = narrow(rows);
-    run(product, kernel);
   } else {
+    const bool planes = form == Form::planes;
+    p.rounded = room(planes ? planes_ : halves_, planes ? plane_units_ : sums_, rows, h.cols, form);
+    run_rounding(p, form);
+  }
+  return p.rounded;
+}
+
+void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vector bias, RouterParams params,
+                     Routes routes) {
+  settle();
+  const Weights& router = weights.parts.front().weights;
+  TERCET_CHECK_LE(router.n, kMaxExperts);
+  TERCET_CHECK_LE(params.chosen, kMaxChosen);
+  sort_of_ = {};
+  const int64_t rows = 2 * h.rows;
+  auto* const logits = y_.get<float>(rows * router.n);
+  const ProductKernel kernel = choose_router(device_, router, h.rows, weights.tame).kernel;
+  ChooseParams choose{};
+  const Rounded rounded = round_for_router(failed, h, router, kernel, choose);
+  if (any_form(kernel)) {
     ProductParams product{};
     product.y = logits;
-    product.x = p.rounded;
+    product.x = rounded;
     product.weights = router;
     product.ldy = router.n;
     product.rows = narrow(rows);
     product.n = router.n;
     product.units_per_row = router.groups();
     run_any_form(product);
+  } else {
+    FewProductParams product{};
+    product.weights = router;
+    product.y = logits;
+    product.x = rounded;
+    product.ldy = router.n;
+    product.rows = narrow(rows);
+    run(product, kernel);
   }
-  ChooseParams choose{};
   choose.logits = logits;
   choose.bias = bias.data;
   choose.chosen_experts = routes.experts;
@@ -336,14 +376,17 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   choose_experts(launcher_, choose);
 }
 
-void Products::run_items(FewProductParams p, const Routes& routes, int64_t count, ExpertsKernel kernel) {
+void Products::run_items(FewProductParams p, const Routes& routes, const PackedExperts& experts,
+                         ExpertsKernel kernel) {
+  const int64_t count = experts.count;
   TERCET_CHECK_LE(count, kMaxExperts);
   const int64_t pairs = routes.rows * routes.chosen;
   const int64_t used = std::min(count, pairs);
-  const int32_t here =
-      kernel == ExpertsKernel::sorted_few
-          ? kFewRows
-          : rows_together(p.weights, p.swiglu != 0, (pairs + used - 1) / used, used, device_.processors);
+  int32_t here = kFewRows;
+  if (kernel == ExpertsKernel::sorted_batch) here = batch_pairs(device_, form_of(experts));
+  if (kernel == ExpertsKernel::sorted_many) {
+    here = rows_together(p.weights, p.swiglu != 0, (pairs + used - 1) / used, used, device_.processors);
+  }
   const int64_t most = pairs / here + used;
   if (sort_of_.experts != routes.experts || sort_of_.pairs != pairs || sort_of_.together != here) {
     sort_of_ = {routes.experts, pairs, here};
@@ -364,6 +407,8 @@ void Products::run_items(FewProductParams p, const Routes& routes, int64_t count
   p.slots = narrow(most);
   if (kernel == ExpertsKernel::sorted_few) {
     product_few(launcher_, p);
+  } else if (kernel == ExpertsKernel::sorted_batch) {
+    product_batch(launcher_, p, here);
   } else {
     product_many(launcher_, p, here, device_.processors);
   }
@@ -401,6 +446,7 @@ void Products::any_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& r
 
 void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts,
                                Rows a) {
+  settle();
   const int64_t pairs = routes.rows * routes.chosen;
   const ExpertsKernel kernel = choose_experts_gate_up(device_, form_of(experts), pairs).kernel;
   if (kernel == ExpertsKernel::any_form) {
@@ -428,13 +474,14 @@ void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, co
     p.slots = narrow(pairs);
     run(p, kernel == ExpertsKernel::row ? ProductKernel::row : ProductKernel::few);
   } else {
-    run_items(p, routes, experts.count, kernel);
+    run_items(p, routes, experts, kernel);
   }
   written(a);
 }
 
 void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts,
                             Rows shared, Rows z) {
+  settle();
   const int64_t pairs = routes.rows * routes.chosen;
   written(z);
   const ExpertsKernel kernel = choose_experts_down(device_, form_of(experts), pairs, routes.chosen).kernel;
@@ -462,12 +509,13 @@ void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const
     p.scales_stride = experts.same.down_scales;
     p.ldy = z.cols;
     p.x_div = 1;
-    run_items(p, routes, experts.count, kernel);
+    run_items(p, routes, experts, kernel);
   } else {
     any_pairs(failed, a, 1, routes, experts.down, experts.least_group, z.cols, y, z.cols);
   }
-  combine(launcher_,
-          {y, routes.weights, shared.data, z.data, narrow(z.rows), narrow(z.cols), narrow(routes.chosen), 0});
+  unsettled_ = {y, routes.weights, shared.data, z.data, narrow(z.rows), narrow(z.cols), narrow(routes.chosen),
+                0};
+  if (choose_sum(device_, z.cols).kernel == SumKernel::combine) settle();
 }
 
 }  // namespace tercet::cuda

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/kernels/product.h"
 #include "backend/cuda/kernels/product_few.h"
+#include "backend/cuda/kernels/router.h"
 #include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/views.h"
 #include "backend/cuda/packing.h"
@@ -24,6 +25,13 @@ class Products {
     held_ = {};
     sort_of_ = {};
   }
+  /// Where whoever computes rows leaves them rounded into halves for the product that follows, rows that fail
+  /// being flagged; what a norm left is gone. They count from hold_rounded() on.
+  Rounded room_for(Rows rows);
+  void hold_rounded(Rows rows) { held_ = {rows, false, true}; }
+  /// The experts' results may wait for the norm that follows to sum them up. Whatever reads or writes memory
+  /// of a step otherwise calls this before.
+  void settle();
 
   /// Row i of y is of h's row ids[i] (ids on the device; null: i).
   void linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y);
@@ -37,10 +45,12 @@ class Products {
  private:
   enum class Form { planes, halves };
 
-  /// Rows whose rounded forms norm() left.
+  /// Rows whose rounded forms norm() or hold_rounded() left.
   struct Held {
     Rows rows;
     bool planes = false, halves = false;
+    bool rest = false;   // behind the halves, those of what the rounding left
+    bool flags = false;  // unfit_ tells which rows failed; else the step's flags do
 
     bool holds(Rows h, Form form) const {
       return rows.data == h.data && rows.cols == h.cols && rows.rows >= h.rows &&
@@ -59,7 +69,8 @@ class Products {
     return kernel == ProductKernel::many ? Form::halves : Form::planes;
   }
   static Form form_for(ExpertsKernel kernel) {
-    return kernel == ExpertsKernel::sorted_many ? Form::halves : Form::planes;
+    const bool halves = kernel == ExpertsKernel::sorted_batch || kernel == ExpertsKernel::sorted_many;
+    return halves ? Form::halves : Form::planes;
   }
   static bool any_form(ProductKernel kernel) {
     return kernel == ProductKernel::plain || kernel == ProductKernel::warps;
@@ -74,8 +85,12 @@ class Products {
   void any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before, Rows y);
   void any_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
                  int64_t least_group, int64_t n, float* y, int64_t ldy);
+  /// The router's rows as its product takes them, and where choose_experts() then finds their logits.
+  Rounded round_for_router(uint8_t* failed, Rows h, const Weights& router, ProductKernel kernel,
+                           ChooseParams& choose);
   /// A product of pairs, sorted by expert.
-  void run_items(FewProductParams p, const Routes& routes, int64_t count, ExpertsKernel kernel);
+  void run_items(FewProductParams p, const Routes& routes, const PackedExperts& experts,
+                 ExpertsKernel kernel);
 
   Launcher& launcher_;
   const DeviceTraits device_;
@@ -86,6 +101,7 @@ class Products {
     int64_t pairs = 0;
     int32_t together = 0;
   } sort_of_;
+  CombineParams unsettled_{};  // where z is not null
   Scratch norm_planes_, norm_units_, norm_halves_, norm_sums_, unfit_;
   Scratch numbers_, units_, planes_, plane_units_, halves_, sums_, leaves_, rest_, y_, sorted_, items_;
 };

@@ -10,35 +10,29 @@ namespace {
 // Query heads are rows 0 to 7 of mma.m16n8k16, rows 8 to 15 are empty; keys, then dimensions, are its
 // columns. A lane holds of head lane/4 the keys 8j + lane%4·2 + {0, 1}: the order of rule 8's sums.
 
-constexpr int kKeyBytes = 64 * kHead * 2;
 constexpr int kSpansHeld = 64;  // that are folded at a time
 constexpr int kFolders = 4;     // groups of kHead threads
 
-/// By the calling warp: a block's keys, 64 rows of 256 bytes, and values, 128 rows of 128, to shared memory;
-/// pieces of 16 bytes lie at piece ^ row % 8.
-__device__ inline void ask_for_block(uint32_t shared, const CacheView& cache, int64_t slot) {
+/// By the calling warp: a block's keys, 64 rows of 256 bytes, to shared memory; pieces of 16 bytes lie at
+/// piece ^ row % 8.
+__device__ inline void ask_for_keys(uint32_t shared, const CacheView& cache, int64_t slot) {
   const int lane = static_cast<int>(threadIdx.x);
   const uint16_t* const keys = cache.keys + slot * kHead + lane * 8;
-  const uint16_t* const values = cache.values + slot * kHead + lane * 8;
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
     const int row = 2 * i + lane / 16;
     copy_async(shared + row * 256 + ((lane % 16) ^ (row & 7)) * 16, keys + i * 256);
   }
-  commit_copies();
+}
+/// Its values, 128 rows of 128 bytes, likewise.
+__device__ inline void ask_for_values(uint32_t shared, const CacheView& cache, int64_t slot) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const uint16_t* const values = cache.values + slot * kHead + lane * 8;
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
     const int row = 4 * i + lane / 8;
-    copy_async(shared + kKeyBytes + row * 128 + ((lane % 8) ^ (row & 7)) * 16, values + i * 256);
+    copy_async(shared + row * 128 + ((lane % 8) ^ (row & 7)) * 16, values + i * 256);
   }
-  commit_copies();
-}
-
-__device__ inline void load_matrices(uint32_t (&b)[4], uint32_t at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(at)
-               : "memory");
 }
 
 /// The exponents of a lane's 16 keys or values of a block, two in each word.
@@ -121,17 +115,22 @@ __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
   after_earlier_kernels();
   extern __shared__ __align__(128) uint8_t memory[];
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
-  const int kv_head = static_cast<int>(blockIdx.y);
-  const int64_t row = p.list == nullptr ? p.first + blockIdx.z : p.list[blockIdx.z];
+  const int kv_head = static_cast<int>(blockIdx.x);
+  const int64_t row = p.list == nullptr ? p.first + blockIdx.y : p.list[blockIdx.y];
   const int position = p.rows.places.position[row];
-  const int first = static_cast<int>(blockIdx.x) * p.each;
+  const int first = static_cast<int>(blockIdx.z) * p.each;  // the last spans, which may be short, come last
   const int end = min(first + p.each, position / 64 + 1);
   if (first >= end) return;
   const CacheView& cache = p.rows.cache;
   const int32_t* const pages = p.rows.places.pages + p.rows.places.first_page[row];
   const auto slot_of = [&](int block) { return cache.slot(p.rows.layer, pages[block], kv_head); };
+  // Of keys there are two at a time, the next block's being asked for early; of values one.
+  const uint32_t values = shared + (p.each > 1 ? 2 : 1) * kBlockKeyBytes;
   int64_t slot = slot_of(first);
-  ask_for_block(shared, cache, slot);
+  ask_for_keys(shared, cache, slot);
+  commit_copies();
+  ask_for_values(values, cache, slot);
+  commit_copies();
   Exponents exponents = exponents_of(cache, slot);
   const int lane = static_cast<int>(threadIdx.x);
   const int g = lane / 4;
@@ -154,18 +153,16 @@ __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
   for (int i = 0; i < 16; ++i) o[i][0] = o[i][1] = 0.0F;
 #pragma unroll 1
   for (int block = first; block < end; ++block) {
-    const uint32_t keys = shared + (block - first) % 2 * 2 * kKeyBytes;
+    const uint32_t keys = shared + (block - first) % 2 * kBlockKeyBytes;
     const bool more = block + 1 < end;
     Exponents next_exponents = exponents;
     if (more) {
       slot = slot_of(block + 1);
-      __syncwarp();
-      ask_for_block(shared + (block + 1 - first) % 2 * 2 * kKeyBytes, cache, slot);
+      ask_for_keys(shared + (block + 1 - first) % 2 * kBlockKeyBytes, cache, slot);
       next_exponents = exponents_of(cache, slot);
-      wait_for_copies<3>();
-    } else {
-      wait_for_copies<1>();
     }
+    commit_copies();
+    wait_for_copies<2>();
     __syncwarp();
     float scores[16];
     multiply_keys(keys, q, scores);
@@ -175,11 +172,7 @@ __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
     const float own = short_factor(w.m - next);
     l = l * before + w.l * own;
     m = next;
-    if (more) {
-      wait_for_copies<2>();
-    } else {
-      wait_for_copies<0>();
-    }
+    wait_for_copies<1>();
     __syncwarp();
     const int in_tile = lane % 8;
 #pragma unroll
@@ -188,17 +181,20 @@ __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint32_t b[4];
-        load_matrices(b, keys + kKeyBytes + (8 * i + in_tile) * 128 + ((4 * half + lane / 8) ^ in_tile) * 16);
+        load_matrices(b, values + (8 * i + in_tile) * 128 + ((4 * half + lane / 8) ^ in_tile) * 16);
         mma_fp16(c, w.weights[4 * half], 0, w.weights[4 * half + 1], 0, b[0], b[1]);
         mma_fp16(c, w.weights[4 * half + 2], 0, w.weights[4 * half + 3], 0, b[2], b[3]);
       }
       o[i][0] = fma_(c[0], w.up * own, o[i][0] * before);
       o[i][1] = fma_(c[1], w.up * own, o[i][1] * before);
     }
+    __syncwarp();
+    if (more) ask_for_values(values, cache, slot);
+    commit_copies();
     exponents = next_exponents;
   }
   if (g >= sharing) return;
-  const int64_t at = (int64_t{blockIdx.z} * p.rows.heads + kv_head * sharing + g) * gridDim.x + blockIdx.x;
+  const int64_t at = (int64_t{blockIdx.y} * p.rows.heads + kv_head * sharing + g) * gridDim.z + blockIdx.z;
   float* const partial = p.partials + at * kPartial;
 #pragma unroll
   for (int i = 0; i < 16; ++i) *reinterpret_cast<float2*>(partial + 8 * i + 2 * t) = {o[i][0], o[i][1]};
@@ -231,6 +227,53 @@ __global__ void __launch_bounds__(kHead) fold_spans_kernel(BlocksParams p) {
     fold(m, l, o, *reinterpret_cast<const float2*>(partial + kHead), partial[d]);
   }
   p.rows.out[row * p.rows.ld_out + head * kHead + d] = o / l;
+}
+
+/// The same for a leaf of a row, which is then rounded as round_held_rows() does it; a leaf that fails
+/// becomes zeros.
+__global__ void __launch_bounds__(kFoldedLeaf) fold_and_round_kernel(BlocksParams p) {
+  after_earlier_kernels();
+  __shared__ uint32_t largest_of[32];
+  __shared__ int sums_of[32];
+  const int64_t row = p.list == nullptr ? p.first + blockIdx.x : p.list[blockIdx.x];
+  const int leaf = static_cast<int>(blockIdx.y);
+  const int i = leaf * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);  // of the row
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int spans = (p.rows.places.position[row] / 64 + kSpanBlocks) / kSpanBlocks;
+  const float* const partials =
+      p.partials + (blockIdx.x * p.rows.heads + i / kHead) * (p.blocks / kSpanBlocks) * kPartial;
+  float m = -INFINITY, l = 0.0F, o = 0.0F;
+#pragma unroll 8
+  for (int s = 0; s < spans; ++s) {
+    const float* const partial = partials + int64_t{s} * kPartial;
+    fold(m, l, o, *reinterpret_cast<const float2*>(partial + kHead), partial[i % kHead]);
+  }
+  const float x = o / l;
+  p.rows.out[row * p.rows.ld_out + i] = x;
+  const uint32_t largest = warp_max(magnitude_bits(x));
+  if (lane == 0) largest_of[warp] = largest;
+  __syncthreads();
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int of_leaf = ceil_exponent(float_from_bits(warp_max(lane < warps ? largest_of[lane] : 0U)));
+  const int of_group = ceil_exponent(float_from_bits(max(largest_of[warp], largest_of[warp ^ 1])));
+  const bool good = !exponent_fails(of_leaf);
+  const int e = good ? of_leaf : 0;
+  const int step = good ? max(of_group, e - 16) - 13 : 0;
+  const int n = good ? static_cast<int>(round_plainly(x, step) * plain_power(-step)) : 0;
+  const int sum = warp_sum(n);
+  if (lane == 0) sums_of[warp] = sum;
+  p.rounded.halves[row * p.rows.ld_out + half_slot(i)] =
+      half_bits(static_cast<float>(n) * plain_power(step - e + 15 - i % 2 * 4));
+  __syncthreads();
+  if (lane == 0 && warp % 2 == 0) {
+    const int64_t groups = p.rows.ld_out / kBlock;
+    p.rounded.sums[row * groups + i / kBlock] =
+        static_cast<float>(sums_of[warp] + sums_of[warp + 1]) * plain_power(step - e - 9);
+  }
+  if (threadIdx.x > 0) return;
+  p.rounded.leaf_units[row * p.leaves + leaf] = plain_power(e + 9);
+  if (!good) p.rows.failed[row] = 1;
 }
 
 /// The same from blocks, which are folded into spans first; those are apart, so groups of threads take them
@@ -303,11 +346,15 @@ void round_queries(Launcher& launcher, const RoundQueriesParams& params) {
 void attention_blocks(Launcher& launcher, const BlocksParams& params) {
   const auto rows = static_cast<unsigned>(params.rows.rows);
   launcher.add(blocks_kernel,
-               dim3(static_cast<unsigned>(params.blocks / params.each),
-                    static_cast<unsigned>(params.rows.cache.heads), rows),
-               dim3(32), params, static_cast<size_t>(params.each > 1 ? 4 : 2) * kKeyBytes);
+               dim3(static_cast<unsigned>(params.rows.cache.heads), rows,
+                    static_cast<unsigned>(params.blocks / params.each)),
+               dim3(32), params, attention_shared(params.each));
   const dim3 results(rows, static_cast<unsigned>(params.rows.heads));
-  if (params.each > 1) {
+  if (params.rounded.halves != nullptr) {
+    const auto columns = static_cast<unsigned>(params.rows.ld_out / params.leaves);
+    launcher.add(fold_and_round_kernel, dim3(rows, static_cast<unsigned>(params.leaves)), dim3(columns),
+                 params);
+  } else if (params.each > 1) {
     launcher.add(fold_spans_kernel, results, dim3(kHead), params);
   } else {
     launcher.add(fold_blocks_kernel, results, dim3(kFolders * kHead), params);

@@ -1,6 +1,5 @@
-// Attention of rows one by one: a warp a row, KV head and block of 64 keys, or span of
-// them, whose up to kMaxSharing query
-// heads share the reads; partial results are folded by a second kernel.
+// Attention of rows one by one: a warp a row, KV head and block of 64 keys, or span of them, whose up to
+// kMaxSharing query heads share the reads; partial results are folded by a second kernel.
 #pragma once
 
 #include "backend/cuda/kernels/attention.h"
@@ -29,9 +28,11 @@ struct BlocksParams {
   float* partials;      // [rows.rows][heads][blocks / each][kPartial]
   const int32_t* list;  // which of the rows, rows.rows of them; null: rows first, first + 1, …
   int32_t first;
-  int32_t blocks;  // of the longest row, or more, a multiple of `each`
-  int32_t each;    // blocks that a warp takes one after another: 1 or a whole span, kSpanBlocks
-  int32_t zero;
+  int32_t blocks;   // of the longest row, or more, a multiple of `each`
+  int32_t each;     // blocks that a warp takes one after another: 1 or a whole span, kSpanBlocks
+  int32_t leaves;   // of `rounded`
+  Rounded rounded;  // halves, or null: of whole spans the result rounded for the product that follows, too,
+                    // where its leaves have at most kFoldedLeaf numbers
 };
 void attention_blocks(Launcher& launcher, const BlocksParams& params);
 

@@ -44,6 +44,20 @@ __device__ inline void extend(float (&acc)[2], const uint4 (&w)[kPlanes], uint2 
   acc[1] = fma_(high_half(scales.y) * u.unit, u.sum, acc[1]);
 }
 
+/// One plane of q of a warp's tile as the a of four fp16 products of 16 numbers each: q masked in place is
+/// q·2^-24 or q·2^-20, a subnormal; rows are scaled to match (Rounded).
+__device__ inline void unpack(uint32_t (&a)[16], uint4 w) {
+  constexpr uint32_t kFirst = 0x000f000fU, kSecond = 0x00f000f0U;
+  const uint32_t words[4] = {w.x, w.z, w.y, w.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    a[i] = words[i] & kFirst;
+    a[4 + i] = words[i] & kSecond;
+    a[8 + i] = words[i] >> 8 & kFirst;
+    a[12 + i] = words[i] >> 8 & kSecond;
+  }
+}
+
 __device__ inline const uint8_t* tile_values(const Weights& w, int tile) {
   return w.values + int64_t{tile} * w.blocks() * w.planes * kBlockBytes;
 }

@@ -26,12 +26,33 @@ TERCET_DEVICE_HOST inline int many_parts(const Weights& w, int swiglu) {
                      : (tiles + kManyBlockTiles - 1) / kManyBlockTiles;
 }
 
+// product_batch.h: pairs of an item at most, and what each has of shared memory besides its rows.
+constexpr int kBatchPairs = 16;
+constexpr int kBatchIdBytes = kBatchPairs * 4;
+constexpr int kBatchRowPad = 16;  // so that eight rows lie in different banks
+
+/// Of product_batch() for so many pairs an item: rows, their sums and leaf units.
+inline size_t batch_shared(const Weights& w, int64_t pairs) {
+  const int row = w.groups() * kBlock * 2 + kBatchRowPad;
+  return static_cast<size_t>(pairs * (row + (w.groups() + w.leaves) * 4)) + kBatchIdBytes;
+}
+
 // rows_few.h: numbers of a row at most.
 constexpr int kHeldRow = 16384;
 
 // attention_blocks.h, attention_tiles.h: query heads of a KV head at most.
 constexpr int kMaxSharing = 8;
 constexpr int kSpanBlocks = 4;  // blocks of 64 keys in a span (rule 8)
+
+// attention_blocks.h: of a block's keys, or values; numbers of a leaf that is folded and rounded at most.
+constexpr int kBlockKeyBytes = 64 * 128 * 2;
+constexpr int kFoldedLeaf = 1024;
+
+/// Shared memory of a warp of attention_blocks() that takes `each` blocks one after another: keys of two,
+/// the next one's being asked for early, and values of one.
+inline size_t attention_shared(int64_t each) {
+  return static_cast<size_t>(each > 1 ? 3 : 2) * kBlockKeyBytes;
+}
 
 // router.h
 constexpr int kMaxExperts = 1024;

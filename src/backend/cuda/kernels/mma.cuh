@@ -25,4 +25,12 @@ __device__ inline void mma_fp16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/// Four 8×8 matrices of 16-bit numbers; `at`: of lane 8·i + r, row r of matrix i in shared memory.
+__device__ inline void load_matrices(uint32_t (&b)[4], uint32_t at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+               : "r"(at)
+               : "memory");
+}
+
 }  // namespace tercet::cuda

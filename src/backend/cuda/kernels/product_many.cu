@@ -182,19 +182,6 @@ __device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, i
   }
 }
 
-/// One plane of q of a warp's tile as the a of wgmma, four times 16 numbers.
-__device__ inline void unpack(uint32_t (&a)[16], uint4 w) {
-  constexpr uint32_t kFirst = 0x000f000fU, kSecond = 0x00f000f0U;
-  const uint32_t words[4] = {w.x, w.z, w.y, w.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    a[i] = words[i] & kFirst;
-    a[4 + i] = words[i] & kSecond;
-    a[8 + i] = words[i] >> 8 & kFirst;
-    a[12 + i] = words[i] >> 8 & kSecond;
-  }
-}
-
 /// Begins the sums of a group for a warp's tile and all rows.
 template <int kPlanes, int kSums>
 __device__ inline void multiply(float (&d)[kPlanes][kSums], const uint4 (&weights)[kPlanes], uint64_t rows) {

@@ -1,6 +1,7 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/block.cuh"
+#include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/round_many.h"
 
 namespace tercet::cuda {
@@ -26,17 +27,6 @@ __device__ inline int exponent_of(Two x) {
   return ceil_exponent(float_from_bits(warp_max(max(magnitude_bits(x.a), magnitude_bits(x.b)))));
 }
 
-/// 2^e for −126 ≤ e ≤ 127.
-__device__ inline float plain_power(int e) { return __int_as_float((e + 127) << 23); }
-
-/// round_to_step(), whose powers are all normal here.
-__device__ inline float rounded(float x, int step) {
-  const int own = static_cast<int>((float_bits(x) >> 23) & 255U) - 137;
-  const int to = max(own, step);
-  constexpr float kWhole = 12582912.0F;
-  return ((x * plain_power(-to) + kWhole) - kWhole) * plain_power(to);
-}
-
 struct RowOut {
   uint32_t* halves;  // pairs
   float* sums;
@@ -46,7 +36,7 @@ struct RowOut {
 /// Writes group g rounded to `step`, its leaf having exponent `of_leaf`; returns what the rounding left.
 __device__ inline Two put(const RowOut& out, int g, Two x, int step, int of_leaf) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Two r = {rounded(x.a, step), rounded(x.b, step)};
+  const Two r = {round_plainly(x.a, step), round_plainly(x.b, step)};
   const float per_unit = plain_power(-step);
   const int sum = warp_sum(static_cast<int>(r.a * per_unit) + static_cast<int>(r.b * per_unit));
   // In units of 2^(of_leaf − 15); numbers of odd index times 2^-4.

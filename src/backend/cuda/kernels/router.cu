@@ -19,14 +19,15 @@ __global__ void __launch_bounds__(32) choose_kernel(ChooseParams p) {
   __shared__ int order[kMaxChosen];
   const int lane = static_cast<int>(threadIdx.x);
   const int64_t row = blockIdx.x;
-  const float* first = p.logits + 2 * row * p.experts;
+  const float* first = p.logits + row * p.step * p.experts;
+  const float* rest = first + int64_t{p.rest} * p.experts;
   float score[kPer];
   uint32_t key[kPer];  // 0: taken, or none
   bool bad = false;
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
     const int e = lane + 32 * i;
-    score[i] = e < p.experts ? first[e] + first[p.experts + e] : 0.0F;
+    score[i] = e < p.experts ? first[e] + rest[e] : 0.0F;
     key[i] = 0;
   }
 #pragma unroll
@@ -40,6 +41,7 @@ __global__ void __launch_bounds__(32) choose_kernel(ChooseParams p) {
     score[i] = sigmoid(score[i]);
     key[i] = ordered_bits(score[i] + p.bias[e]);
   }
+  bad = bad || (p.unfit != nullptr && p.unfit[row] != 0);
   if (__any_sync(kAll, bad) && lane == 0) p.failed[row] = 1;
   float sum = 0.0F;
 #pragma unroll 1

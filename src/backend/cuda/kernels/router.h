@@ -7,17 +7,18 @@
 
 namespace tercet::cuda {
 
-/// logits: [2·rows][experts], of a row and of what its rounding left. A logit that is not finite counts as 0
-/// and sets failed[row].
+/// logits: [2·rows][experts], of a row r·step and, `rest` rows further, of what its rounding left. A logit
+/// that is not finite counts as 0 and sets failed[row], as does unfit[row] where `unfit` is not null.
 struct ChooseParams {
   const float* logits;
   const float* bias;
   int32_t* chosen_experts;  // [rows][chosen], ascending
   float* weights;           // [rows][chosen]
   uint8_t* failed;
+  const uint8_t* unfit;
   int32_t rows, experts, chosen, normalise;
   float scaling;
-  int32_t zero;
+  int32_t step, rest, zero;
 };
 void choose_experts(Launcher& launcher, const ChooseParams& params);
 

@@ -9,10 +9,17 @@ namespace tercet::cuda {
 /// h = RMSNorm(x)·weight (rule 6); before that x = fl(x + z) where z is not null. Without a weight only the
 /// sum. Rows of x, z and h begin every ldx, ldz and ldh floats. Where rounded.units or rounded.halves is not
 /// null, h is also rounded for affine weights in groups of 64; unfit[row] says whether that failed (1), which
-/// counts once a product takes the row.
+/// counts once a product takes the row. With `rest` what the rounding into halves left is rounded too, to row
+/// rows + row (rule 10); norm_and_round() alone knows that.
+///
+/// With `experts`, z is written first: of row r Σ weight·experts[r·chosen + j], ascending j, then + shared[r]
+/// where not null (combine() of router.h); norm_and_round() alone knows that too.
 struct NormParams {
   float* x;
-  const float* z;
+  float* z;
+  const float* experts;  // [rows·chosen][k]
+  const float* route_weights;
+  const float* shared;
   const float* weight;
   float* h;
   Rounded rounded;
@@ -20,7 +27,7 @@ struct NormParams {
   int64_t ldx, ldz, ldh;
   int32_t rows, k;
   float eps;
-  int32_t leaves;
+  int32_t leaves, rest, chosen;
 };
 void norm(Launcher& launcher, const NormParams& params);
 

@@ -1,5 +1,6 @@
 #include <cuda_fp16.h>
 
+#include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/rounding.cuh"
 #include "backend/cuda/kernels/rows_few.h"
 
@@ -17,9 +18,6 @@ struct Scratch {
   int floors[kMaxLeaves];  // of a leaf: its largest exponent − 16
 };
 
-/// 2^e for −126 ≤ e ≤ 127.
-__device__ inline float plain_power(int e) { return __int_as_float((e + 127) << 23); }
-
 /// The tree of rule 5; every warp computes it for itself.
 __device__ inline float lane_tree_once(float lane, Scratch& s) {
   if (threadIdx.x < kRowThreads) s.lanes[threadIdx.x] = lane;
@@ -34,11 +32,6 @@ __device__ inline float lane_tree_once(float lane, Scratch& s) {
 __device__ inline void keep_exponent(Scratch& s, int g, float a, float b) {
   const uint32_t largest = warp_max(max(magnitude_bits(a), magnitude_bits(b)));
   if (threadIdx.x % 32 == 0) s.exponents[g] = ceil_exponent(float_from_bits(largest));
-}
-
-/// Where number i of a row lies among its halves (Rounded).
-__device__ inline int half_slot(int i) {
-  return (i & ~63) | (i & 3) << 4 | (i >> 3 & 1) << 3 | (i >> 4 & 3) << 1 | (i >> 2 & 1);
 }
 
 /// Rounds x[k], in shared memory, whose groups' exponents are in `s`, to row `row` of `out`; x becomes what
@@ -68,11 +61,7 @@ __device__ bool round_held(float* x, int k, int leaves, const Rounded& out, int6
     for (int half = 0; half < 2; ++half) {
       const int i = g * kBlock + 32 * half + lane;
       const float value = finite ? x[i] : 0.0F;
-      // round_to_step(), whose powers are all normal here and whose result has at most 11 bits.
-      const int own = static_cast<int>((float_bits(value) >> 23) & 255U) - 137;
-      const int to = max(own, step);
-      constexpr float kWhole = 12582912.0F;
-      const float rounded = ((value * plain_power(-to) + kWhole) - kWhole) * plain_power(to);
+      const float rounded = round_plainly(value, step);
       const int n = static_cast<int>(rounded * plain_power(-step));
       x[i] = value - rounded;
       if (out.planes != nullptr) {
@@ -95,6 +84,17 @@ __device__ bool round_held(float* x, int k, int leaves, const Rounded& out, int6
   return finite;
 }
 
+/// Number i of a row's experts, summed up (rule 11).
+__device__ inline float combined(const NormParams& p, int64_t row, int i) {
+  float z = 0.0F;
+#pragma unroll 8
+  for (int j = 0; j < p.chosen; ++j) {
+    const int64_t pair = row * p.chosen + j;
+    z = fma_(p.route_weights[pair], p.experts[pair * p.k + i], z);
+  }
+  return p.shared == nullptr ? z : z + p.shared[row * p.k + i];
+}
+
 __global__ void __launch_bounds__(kThreads) norm_kernel(NormParams p) {
   extern __shared__ float x[];
   __shared__ Scratch s;
@@ -107,6 +107,7 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormParams p) {
   for (int i = static_cast<int>(threadIdx.x); i < p.k; i += kThreads) {
     float value = p.x[row * p.ldx + i];
     if (p.z != nullptr) {
+      if (p.experts != nullptr) p.z[row * p.ldz + i] = combined(p, row, i);
       value = value + p.z[row * p.ldz + i];
       p.x[row * p.ldx + i] = value;
     }
@@ -132,6 +133,15 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormParams p) {
     keep_exponent(s, g, a, b);
   }
   const bool fit = round_held(x, p.k, p.leaves, p.rounded, row, s);
+  if (p.rest != 0) {  // which x is now
+    Rounded rest = p.rounded;
+    rest.planes = nullptr;
+#pragma unroll 2
+    for (int g = static_cast<int>(threadIdx.x) / 32; g < p.k / kBlock; g += kWarps) {
+      keep_exponent(s, g, x[g * kBlock + lane], x[g * kBlock + lane + 32]);
+    }
+    round_held(x, p.k, p.leaves, rest, p.rows + row, s);
+  }
   if (threadIdx.x == 0) p.unfit[row] = fit ? 0 : 1;
 }
 

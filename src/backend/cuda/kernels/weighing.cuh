@@ -4,11 +4,9 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/attention.cuh"
+#include "backend/cuda/kernels/halves.cuh"
 
 namespace tercet::cuda {
-
-/// 2^e for −126 ≤ e ≤ 127.
-__device__ inline float plain_power(int e) { return __int_as_float((e + 127) << 23); }
 
 /// As fold_factor().
 __device__ inline float short_factor(float difference) {

@@ -1,5 +1,7 @@
 #include "backend/cuda/select/attention.h"
 
+#include "backend/cuda/select/products.h"
+
 namespace tercet::cuda {
 namespace {
 
@@ -29,6 +31,16 @@ Choice<AloneShare> choose_share(int64_t rows, int64_t kv_heads, int64_t last_pos
   return {AloneShare::block, "too few spans for the device"};
 }
 
+Choice<FoldKernel> choose_fold(const DeviceTraits& device, AloneShare share, bool all, int64_t rows,
+                               int64_t k, int64_t leaves) {
+  if (share == AloneShare::block) return {FoldKernel::blocks, "blocks are to be folded into spans first"};
+  if (!all) return {FoldKernel::spans, "other rows of the step attend in tiles"};
+  const std::string_view against = against_halves(device, rows, k);
+  if (!against.empty()) return {FoldKernel::spans, against};
+  if (k / leaves > kFoldedLeaf) return {FoldKernel::spans, "a leaf has more numbers than a block threads"};
+  return {FoldKernel::rounding, "the product that follows takes halves, and a block has a whole leaf"};
+}
+
 std::string_view name_of(AttentionKernel kernel) {
   constexpr std::string_view kNames[] = {"attention", "attention_tiles", "attention_blocks"};
   return kNames[static_cast<size_t>(kernel)];
@@ -36,6 +48,11 @@ std::string_view name_of(AttentionKernel kernel) {
 
 std::string_view name_of(AloneShare share) {
   return share == AloneShare::span ? "attention_blocks, a warp a span" : "attention_blocks, a warp a block";
+}
+
+std::string_view name_of(FoldKernel kernel) {
+  constexpr std::string_view kNames[] = {"fold_blocks", "fold_spans", "fold_and_round"};
+  return kNames[static_cast<size_t>(kernel)];
 }
 
 }  // namespace tercet::cuda

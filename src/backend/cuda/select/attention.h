@@ -22,7 +22,19 @@ enum class AloneShare : uint8_t { span, block };
 /// For so many rows that attend alone, the last of them at most at that position.
 Choice<AloneShare> choose_share(int64_t rows, int64_t kv_heads, int64_t last_position);
 
+/// What makes a row's result of its shares.
+enum class FoldKernel : uint8_t {
+  blocks,    // into spans, then those
+  spans,     // those
+  rounding,  // those, and rounds the result into halves for the product that follows
+};
+
+/// For `rows` rows, which are `all` of the step or not, with results of k numbers in so many leaves.
+Choice<FoldKernel> choose_fold(const DeviceTraits& device, AloneShare share, bool all, int64_t rows,
+                               int64_t k, int64_t leaves);
+
 std::string_view name_of(AttentionKernel kernel);
 std::string_view name_of(AloneShare share);
+std::string_view name_of(FoldKernel kernel);
 
 }  // namespace tercet::cuda

@@ -7,13 +7,19 @@ namespace {
 
 /// Up to here every pair of a row and an expert reads its expert's weights by itself.
 constexpr int64_t kLonePairs = 64;
-/// From here on products go to product_many().
-constexpr int64_t kManyRows = 12;
+/// From here on products take rows as halves.
+constexpr int64_t kManyRows = 9;
+/// Up to so many pairs an expert, on average, they go to product_batch().
+constexpr int64_t kBatchAverage = 12;
+/// Up to here a norm rounds its rows for the router too.
+constexpr int64_t kRestRows = 128;
 /// From here on a warp rounds a row, below a block.
 constexpr int64_t kWarpRows = 1024;
 
 /// Of shared memory that a block of product_row() and down_few() takes at most.
 constexpr int64_t kRowShared = 200 << 10;
+/// Of shared memory that each block has for the system.
+constexpr int64_t kSystemShared = 1 << 10;
 /// Of shared memory that norm_and_round() and round_held_rows() take besides the row.
 constexpr int64_t kHeldScratch = 6 << 10;
 
@@ -24,7 +30,7 @@ constexpr std::string_view kTensorBound = "enough rows for wgmma";
 constexpr std::string_view kNoWgmma = "this device has no wgmma";
 constexpr std::string_view kTooFew = "too few rows for wgmma";
 constexpr std::string_view kWild = "scales of a size for which wgmma's sums could overflow";
-constexpr std::string_view kTooLong = "more bytes of rows than product_many() can address";
+constexpr std::string_view kTooManyBytes = "more bytes of rows than product_many() can address";
 
 int64_t row_limit(const DeviceTraits& device) { return std::min(kRowShared, device.shared_bytes); }
 
@@ -32,12 +38,12 @@ bool row_fits(const DeviceTraits& device, const Weights& w, int64_t rows, bool s
   return rows <= kRowRows && static_cast<int64_t>(row_shared(w, rows, swiglu)) <= row_limit(device);
 }
 
-/// Why not product_many(), or nothing where it may take so many rows.
+/// Why not halves, or nothing where products take so many rows as such.
 std::string_view against_many(const DeviceTraits& device, int64_t rows, int64_t k, bool tame) {
   if (!device.wgmma()) return kNoWgmma;
   if (rows < kManyRows) return kTooFew;
   if (!tame) return kWild;
-  return 2 * rows * k < kManyBytes ? std::string_view() : kTooLong;
+  return 2 * rows * k < kManyBytes ? std::string_view() : kTooManyBytes;
 }
 
 /// The best for weights in fragments: `entering` of `rows` rows' forms.
@@ -81,19 +87,44 @@ std::string_view against_fast(const DeviceTraits& device, const ExpertsForm& exp
   return fragments(experts.gate_up) && fragments(experts.down) ? std::string_view() : kNoFragments;
 }
 
-Choice<ExpertsKernel> choose_sorted(const DeviceTraits& device, int64_t pairs, int64_t k, bool tame) {
-  const std::string_view against = against_many(device, pairs, k, tame);
-  if (against.empty()) return {ExpertsKernel::sorted_many, "pairs enough to share weights and for wgmma"};
-  return {ExpertsKernel::sorted_few, against};
+Choice<ExpertsKernel> choose_sorted(const DeviceTraits& device, const ExpertsForm& experts, int64_t pairs,
+                                    int64_t k) {
+  const std::string_view against = against_many(device, pairs, k, experts.tame);
+  if (!against.empty()) return {ExpertsKernel::sorted_few, against};
+  if (pairs > kBatchAverage * std::min(pairs, experts.count)) {
+    return {ExpertsKernel::sorted_many, "pairs enough of an expert for wgmma"};
+  }
+  if (batch_pairs(device, experts) == 0) {
+    return {ExpertsKernel::sorted_many, "eight rows do not fit into shared memory at once"};
+  }
+  return {ExpertsKernel::sorted_batch, "few pairs of an expert: its weights go straight into registers"};
+}
+
+/// As batch_pairs(), of one of an expert's matrices.
+int batch_pairs_of(const DeviceTraits& device, const Weights& w) {
+  // Two blocks of a multiprocessor hide each other's waits.
+  const int64_t half = (device.shared_bytes - kSystemShared) / 2;
+  if (static_cast<int64_t>(batch_shared(w, kBatchPairs)) <= half) return kBatchPairs;
+  constexpr int kHalf = kBatchPairs / 2;
+  return static_cast<int64_t>(batch_shared(w, kHalf)) <= device.shared_bytes ? kHalf : 0;
+}
+
+/// Whether norm_and_round() can hold rows of k numbers.
+bool norm_holds(const DeviceTraits& device, int64_t k) {
+  return k % kBlock == 0 && k <= kHeldRow && 2 * k * 4 + kHeldScratch <= device.shared_bytes;
 }
 
 }  // namespace
+
+int batch_pairs(const DeviceTraits& device, const ExpertsForm& experts) {
+  return std::min(batch_pairs_of(device, experts.gate_up), batch_pairs_of(device, experts.down));
+}
 
 Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const ExpertsForm& experts,
                                              int64_t pairs) {
   const std::string_view against = against_fast(device, experts);
   if (!against.empty()) return {ExpertsKernel::any_form, against};
-  if (pairs > kLonePairs) return choose_sorted(device, pairs, experts.gate_up.k, experts.tame);
+  if (pairs > kLonePairs) return choose_sorted(device, experts, pairs, experts.gate_up.k);
   if (row_fits(device, experts.gate_up, 1, true)) return {ExpertsKernel::row, kFewEnough};
   return {ExpertsKernel::few, "a block's weights do not fit into shared memory at once"};
 }
@@ -106,7 +137,17 @@ Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const Expe
       chosen <= kFewChosen && static_cast<int64_t>(down_shared(experts.down, chosen)) <= row_limit(device);
   if (pairs <= kLonePairs && fits)
     return {ExpertsKernel::row, "a row's experts fit into shared memory at once"};
-  return choose_sorted(device, pairs, experts.down.k, experts.tame);
+  return choose_sorted(device, experts, pairs, experts.down.k);
+}
+
+Choice<SumKernel> choose_sum(const DeviceTraits& device, int64_t k) {
+  if (device.plain) return {SumKernel::combine, kPlainAsked};
+  if (!norm_holds(device, k)) return {SumKernel::combine, "a row too long for the norm that follows"};
+  return {SumKernel::norm, "the norm that follows has to read the sums anyway"};
+}
+
+std::string_view against_halves(const DeviceTraits& device, int64_t rows, int64_t k) {
+  return against_many(device, rows, k, true);
 }
 
 Choice<RoundKernel> choose_rounding(const DeviceTraits& device, int64_t rows, int64_t k, bool halves) {
@@ -117,17 +158,19 @@ Choice<RoundKernel> choose_rounding(const DeviceTraits& device, int64_t rows, in
   return {RoundKernel::plain, "a row too long for shared memory"};
 }
 
-NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k) {
+NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k, bool may_route) {
   NormPlan plan;
   plan.why = kPlainAsked;
   if (device.plain) return plan;
   plan.why = "no product takes rows of such a length rounded";
   if (k % kBlock != 0 || k / kBlock > kMaxGroups) return plan;
-  plan.held = k <= kHeldRow && 2 * k * 4 + kHeldScratch <= device.shared_bytes;
+  plan.held = norm_holds(device, k);
   plan.halves = plan.held && device.wgmma() && rows > kRowRows;
   plan.planes = !plan.halves || rows < kManyRows;
+  plan.rest = may_route && !plan.planes && rows <= kRestRows;
   plan.why = !plan.halves  ? "products of few rows follow"
              : plan.planes ? "products of few rows and of many experts' pairs follow"
+             : plan.rest   ? "products of many rows follow, and a kernel for the router's is saved"
                            : "products of many rows follow";
   return plan;
 }
@@ -139,9 +182,17 @@ std::string_view name_of(ProductKernel kernel) {
 }
 
 std::string_view name_of(ExpertsKernel kernel) {
-  constexpr std::string_view kNames[] = {"product or product_warps", "product_row", "product_few",
-                                         "product_few, sorted pairs", "product_many, sorted pairs"};
+  constexpr std::string_view kNames[] = {"product or product_warps",
+                                         "product_row",
+                                         "product_few",
+                                         "product_few, sorted pairs",
+                                         "product_batch, sorted pairs",
+                                         "product_many, sorted pairs"};
   return kNames[static_cast<size_t>(kernel)];
+}
+
+std::string_view name_of(SumKernel kernel) {
+  return kernel == SumKernel::combine ? "combine" : "norm_and_round";
 }
 
 std::string_view name_of(RoundKernel kernel) {

@@ -31,11 +31,12 @@ Choice<ProductKernel> choose_router(const DeviceTraits& device, const Weights& w
 bool swiglu_inside(const DeviceTraits& device, const Weights& weights, size_t parts, int64_t inter);
 
 enum class ExpertsKernel : uint8_t {
-  any_form,     // what choose_any_form() says, expert by expert
-  row,          // product_row.h, a pair of a row and an expert at a time; down_few() for down
-  few,          // product_few.h likewise, for gate and up alone
-  sorted_few,   // product_few.h, pairs sorted by expert
-  sorted_many,  // product_many.h likewise
+  any_form,      // what choose_any_form() says, expert by expert
+  row,           // product_row.h, a pair of a row and an expert at a time; down_few() for down
+  few,           // product_few.h likewise, for gate and up alone
+  sorted_few,    // product_few.h, pairs sorted by expert
+  sorted_batch,  // product_batch.h likewise
+  sorted_many,   // product_many.h likewise
 };
 
 /// Of all experts, where they have one form (`alike`).
@@ -43,7 +44,12 @@ struct ExpertsForm {
   Weights gate_up, down;
   bool alike = false;
   bool tame = false;
+  int64_t count = 0;
 };
+
+/// How many pairs of an expert product_batch() can take at a time, of gate and up as of down: 8 or 16; 0
+/// where not even those fit.
+int batch_pairs(const DeviceTraits& device, const ExpertsForm& experts);
 
 /// For so many pairs of a row and an expert, `chosen` of each row.
 Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const ExpertsForm& experts,
@@ -51,27 +57,42 @@ Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const E
 Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const ExpertsForm& experts,
                                           int64_t pairs, int64_t chosen);
 
+/// What sums up a row's experts (rule 11), k numbers each, where `row` of experts_down does not.
+enum class SumKernel : uint8_t {
+  combine,  // combine() of router.h
+  norm,     // norm_and_round(), where a norm of the sums follows; else combine(), later
+};
+Choice<SumKernel> choose_sum(const DeviceTraits& device, int64_t k);
+
 enum class RoundKernel : uint8_t {
   plain,  // round_rows()
   held,   // round_held_rows(): a block a row
   warps,  // round_many(): a warp a row
 };
 
-/// For rows of k numbers; `halves`: for product_many(), else for product_few() and product_row().
+/// Why products of so many rows of k numbers do not take them as halves, their weights being `tame`; nothing
+/// where they do.
+std::string_view against_halves(const DeviceTraits& device, int64_t rows, int64_t k);
+
+/// For rows of k numbers; `halves`: for product_many() and product_batch(), else for product_few() and
+/// product_row().
 Choice<RoundKernel> choose_rounding(const DeviceTraits& device, int64_t rows, int64_t k, bool halves);
 
 /// What a norm does besides.
 struct NormPlan {
   bool held = false;                    // norm_and_round() instead of norm()
   bool planes = false, halves = false;  // forms that it rounds its result into
+  bool rest = false;                    // and what the rounding into halves left, for the router
   std::string_view why;
 
   bool rounds() const { return planes || halves; }
 };
-NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k);
+/// `may_route`: whether a router may take the result.
+NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k, bool may_route);
 
 std::string_view name_of(ProductKernel kernel);
 std::string_view name_of(ExpertsKernel kernel);
+std::string_view name_of(SumKernel kernel);
 std::string_view name_of(RoundKernel kernel);
 
 }  // namespace tercet::cuda

@@ -35,6 +35,10 @@ Weights weights(int32_t n, int32_t k, int32_t planes, int32_t leaves, int32_t gr
   return out;
 }
 
+ExpertsForm experts_of(int64_t count, int32_t hidden, int32_t inter) {
+  return {weights(2 * inter, hidden, 1, 8), weights(hidden, inter, 1, 2), true, true, count};
+}
+
 std::vector<std::string> lines_of(const DeviceTraits& device, std::string_view operation) {
   std::vector<std::string> out;
   for (const TableLine& line : kernel_table(device)) {
@@ -46,28 +50,41 @@ std::vector<std::string> lines_of(const DeviceTraits& device, std::string_view o
 
 TEST(KernelTable, OfAnH200) {
   EXPECT_THAT(lines_of(kH200, "norm"),
-              ElementsAre("1-4 norm_and_round, into planes", "5-11 norm_and_round, into planes and halves",
-                          "12-8192 norm_and_round, into halves"));
+              ElementsAre("1-4 norm_and_round, into planes", "5-8 norm_and_round, into planes and halves",
+                          "9-8192 norm_and_round, into halves"));
+  EXPECT_THAT(
+      lines_of(kH200, "norm before a router"),
+      ElementsAre("1-4 norm_and_round, into planes", "5-8 norm_and_round, into planes and halves",
+                  "9-128 norm_and_round, into halves, twice", "129-8192 norm_and_round, into halves"));
   EXPECT_THAT(lines_of(kH200, "linear"),
-              ElementsAre("1-4 product_row", "5-11 product_few", "12-8192 product_many"));
+              ElementsAre("1-4 product_row", "5-8 product_few", "9-8192 product_many"));
   EXPECT_THAT(lines_of(kH200, "attention, one sequence"),
               ElementsAre("1-9 attention_blocks, a warp a block", "10-19 attention_blocks, a warp a span",
                           "20-8192 attention_tiles"));
+  EXPECT_THAT(lines_of(kH200, "fold, a row a sequence"),
+              ElementsAre("1-9 fold_blocks", "10-8192 fold_and_round"));
   EXPECT_THAT(lines_of(kH200, "router"),
-              ElementsAre("1-2 product_row", "3-11 product_few", "12-8192 product_many"));
-  EXPECT_THAT(lines_of(kH200, "experts' gate and up"),
-              ElementsAre("1-8 product_row", "9-8192 product_many, sorted pairs"));
-  EXPECT_THAT(lines_of(kH200, "experts' down"),
-              ElementsAre("1-8 product_row", "9-8192 product_many, sorted pairs"));
+              ElementsAre("1-2 product_row", "3-8 product_few", "9-8192 product_many"));
+  for (const char* operation : {"experts' gate and up", "experts' down"}) {
+    EXPECT_THAT(lines_of(kH200, operation),
+                ElementsAre("1-8 product_row", "9-288 product_batch, sorted pairs",
+                            "289-8192 product_many, sorted pairs"))
+        << operation;
+  }
+  EXPECT_THAT(lines_of(kH200, "experts' sum"), ElementsAre("1-8 down_few", "9-8192 norm_and_round"));
 }
 
 TEST(KernelTable, OfDevicesWithoutWgmma) {
   for (const DeviceTraits& device : {kA100, kRtx4090, kB200, kRtx5090}) {
-    EXPECT_THAT(lines_of(device, "norm"), ElementsAre("1-8192 norm_and_round, into planes"));
+    for (const char* operation : {"norm", "norm before a router"}) {
+      EXPECT_THAT(lines_of(device, operation), ElementsAre("1-8192 norm_and_round, into planes"));
+    }
     EXPECT_THAT(lines_of(device, "linear"), ElementsAre("1-4 product_row", "5-8192 product_few"));
     EXPECT_THAT(
         lines_of(device, "attention, one sequence"),
         ElementsAre("1-9 attention_blocks, a warp a block", "10-8192 attention_blocks, a warp a span"));
+    EXPECT_THAT(lines_of(device, "fold, a row a sequence"),
+                ElementsAre("1-9 fold_blocks", "10-8192 fold_spans"));
     EXPECT_THAT(lines_of(device, "experts' gate and up"),
                 ElementsAre("1-8 product_row", "9-8192 product_few, sorted pairs"));
   }
@@ -81,7 +98,11 @@ TEST(KernelTable, OfWhatRunsPlainKernelsAlone) {
     EXPECT_THAT(lines_of(plain(kH200), operation), ElementsAre("1-8192 product or product_warps"))
         << operation;
   }
-  EXPECT_THAT(lines_of(plain(kH200), "norm"), ElementsAre("1-8192 norm"));
+  for (const char* operation : {"norm", "norm before a router"}) {
+    EXPECT_THAT(lines_of(plain(kH200), operation), ElementsAre("1-8192 norm")) << operation;
+  }
+  EXPECT_THAT(lines_of(plain(kH200), "fold, a row a sequence"), ElementsAre("1-8192 none"));
+  EXPECT_THAT(lines_of(plain(kH200), "experts' sum"), ElementsAre("1-8192 combine"));
   EXPECT_THAT(lines_of(plain(kH200), "attention, one sequence"), ElementsAre("1-8192 attention"));
 }
 
@@ -122,9 +143,14 @@ TEST(ChooseProduct, NeverAsksForMoreSharedMemoryThanTheDeviceHas) {
           if (choose_product(device, w, rows, true, true).kernel != ProductKernel::row) continue;
           EXPECT_LE(row_shared(w, rows, true), static_cast<size_t>(device.shared_bytes));
         }
-        const ExpertsForm experts{w, w, true, true};
+        const ExpertsForm experts{w, w, true, true, 128};
         if (choose_experts_down(device, experts, 8, 8).kernel == ExpertsKernel::row) {
           EXPECT_LE(down_shared(w, 8), static_cast<size_t>(device.shared_bytes));
+        }
+        if (choose_experts_gate_up(device, experts, 128).kernel == ExpertsKernel::sorted_batch) {
+          const int pairs = batch_pairs(device, experts);
+          EXPECT_LE(batch_shared(w, pairs), static_cast<size_t>(device.shared_bytes));
+          EXPECT_GT(pairs, 0);
         }
       }
     }
@@ -136,7 +162,8 @@ TEST(ChooseProduct, NeverAsksForMoreSharedMemoryThanTheDeviceHas) {
 }
 
 TEST(ChooseExperts, OfUnlikeFormsGoOneByOne) {
-  ExpertsForm experts{weights(3072, 4096, 1, 8), weights(4096, 1536, 1, 2), false, true};
+  ExpertsForm experts = experts_of(192, 4096, 1536);
+  experts.alike = false;
   EXPECT_EQ(choose_experts_gate_up(kH200, experts, 8).why, "experts of unlike forms");
   experts.alike = true;
   experts.down.group = 32;
@@ -145,9 +172,62 @@ TEST(ChooseExperts, OfUnlikeFormsGoOneByOne) {
 }
 
 TEST(ChooseExperts, OfMoreThanEightARowAreSortedForDown) {
-  const ExpertsForm experts{weights(3072, 4096, 1, 8), weights(4096, 1536, 1, 2), true, true};
-  EXPECT_EQ(choose_experts_down(kH200, experts, 9, 9).kernel, ExpertsKernel::sorted_few);
+  const ExpertsForm experts = experts_of(192, 4096, 1536);
+  EXPECT_EQ(choose_experts_down(kH200, experts, 9, 9).kernel, ExpertsKernel::sorted_batch);
+  EXPECT_EQ(choose_experts_down(kA100, experts, 9, 9).kernel, ExpertsKernel::sorted_few);
   EXPECT_EQ(choose_experts_down(kH200, experts, 16, 8).kernel, ExpertsKernel::row);
+}
+
+TEST(ChooseExperts, OfTwelvePairsOnAverageTakeWgmma) {
+  const ExpertsForm experts = experts_of(128, 2048, 768);
+  for (const bool down : {false, true}) {
+    const auto choose = [&](const DeviceTraits& device, const ExpertsForm& form, int64_t pairs) {
+      return down ? choose_experts_down(device, form, pairs, 8) : choose_experts_gate_up(device, form, pairs);
+    };
+    EXPECT_EQ(choose(kH200, experts, 64).kernel, ExpertsKernel::row);
+    EXPECT_EQ(choose(kH200, experts, 65).kernel, ExpertsKernel::sorted_batch);
+    EXPECT_THAT(choose(kH200, experts, 65).why, HasSubstr("registers"));
+    EXPECT_EQ(choose(kH200, experts, 1535).kernel, ExpertsKernel::sorted_batch);
+    EXPECT_EQ(choose(kH200, experts, 1536).kernel, ExpertsKernel::sorted_batch);
+    EXPECT_EQ(choose(kH200, experts, 1537).kernel, ExpertsKernel::sorted_many);
+    EXPECT_THAT(choose(kH200, experts, 1537).why, HasSubstr("wgmma"));
+    EXPECT_EQ(choose(kA100, experts, 65).kernel, ExpertsKernel::sorted_few);
+    ExpertsForm wild = experts;
+    wild.tame = false;
+    EXPECT_EQ(choose(kH200, wild, 65).kernel, ExpertsKernel::sorted_few);
+    const ExpertsForm wide = experts_of(128, 14080, 768);
+    EXPECT_EQ(choose(kH200, wide, 65).kernel, ExpertsKernel::sorted_many);
+    EXPECT_THAT(choose(kH200, wide, 65).why, HasSubstr("shared memory"));
+  }
+}
+
+TEST(BatchPairs, HaveRoomInHalfOfAMultiprocessor) {
+  EXPECT_EQ(batch_pairs(kH200, experts_of(128, 2048, 768)), 16);
+  EXPECT_EQ(batch_pairs(kH200, experts_of(192, 4096, 1536)), 8);
+  // 116 and 114 KB of rows for sixteen; 227 KB hold eight up to k = 14,016.
+  const auto of = [](int32_t k, int32_t leaves) {
+    return batch_pairs(kH200, {weights(1024, k, 1, leaves), weights(1024, 768, 1, 1), true, true, 128});
+  };
+  EXPECT_EQ(of(3456, 2), 16);
+  EXPECT_EQ(of(3520, 1), 8);
+  EXPECT_EQ(of(14016, 1), 8);
+  EXPECT_EQ(of(14080, 4), 0);
+  EXPECT_EQ(batch_pairs(kH200, {weights(1024, 768, 1, 1), weights(1024, 14080, 1, 4), true, true, 128}), 0);
+}
+
+TEST(ChooseSum, LeavesItToANormThatHoldsARow) {
+  EXPECT_EQ(choose_sum(kH200, 16384).kernel, SumKernel::norm);
+  EXPECT_EQ(choose_sum(kH200, 16448).kernel, SumKernel::combine);
+  EXPECT_EQ(choose_sum(kH200, 100).kernel, SumKernel::combine);
+  EXPECT_EQ(choose_sum(kRtx4090, 16384).kernel, SumKernel::combine);
+  EXPECT_EQ(choose_sum(kRtx4090, 4096).kernel, SumKernel::norm);
+  EXPECT_EQ(choose_sum(plain(kH200), 4096).kernel, SumKernel::combine);
+  for (const DeviceTraits& device : {kA100, kRtx4090, kH200, kB200, kRtx5090, plain(kH200)}) {
+    for (int64_t k = 100; k < 20000; k += 28) {
+      if (choose_sum(device, k).kernel == SumKernel::combine) continue;
+      EXPECT_TRUE(plan_norm(device, 1, k, false).held && plan_norm(device, 8192, k, true).held) << k;
+    }
+  }
 }
 
 TEST(SwigluInside, NeedsOnePartOfWholeTiles) {
@@ -168,12 +248,19 @@ TEST(ChooseRounding, ByLengthAndNumberOfRows) {
 }
 
 TEST(PlanNorm, RoundsWhereAProductCanTakeIt) {
-  EXPECT_FALSE(plan_norm(kH200, 1, 100).rounds());
-  EXPECT_TRUE(plan_norm(kH200, 1, 16384).held);
-  EXPECT_FALSE(plan_norm(kRtx4090, 1, 16384).held);  // 128 KB
-  EXPECT_TRUE(plan_norm(kRtx4090, 1, 16384).planes);
-  const NormPlan longer = plan_norm(kH200, 100, 16448);
-  EXPECT_TRUE(longer.planes && !longer.held && !longer.halves);
+  EXPECT_FALSE(plan_norm(kH200, 1, 100, true).rounds());
+  EXPECT_TRUE(plan_norm(kH200, 1, 16384, true).held);
+  EXPECT_FALSE(plan_norm(kRtx4090, 1, 16384, true).held);  // 128 KB
+  EXPECT_TRUE(plan_norm(kRtx4090, 1, 16384, true).planes);
+  const NormPlan longer = plan_norm(kH200, 100, 16448, true);
+  EXPECT_TRUE(longer.planes && !longer.held && !longer.halves && !longer.rest);
+}
+
+TEST(PlanNorm, RoundsForARouterWhereOneMayFollow) {
+  for (const int64_t rows : {9, 10, 127, 128}) EXPECT_TRUE(plan_norm(kH200, rows, 4096, true).rest) << rows;
+  for (const int64_t rows : {1, 8, 129}) EXPECT_FALSE(plan_norm(kH200, rows, 4096, true).rest) << rows;
+  EXPECT_FALSE(plan_norm(kH200, 64, 4096, false).rest);
+  EXPECT_FALSE(plan_norm(kA100, 64, 4096, true).rest);
 }
 
 TEST(ChooseAttention, TakesPlainKernelsWhereManyHeadsShare) {
@@ -186,6 +273,28 @@ TEST(ChooseShare, CountsTheSpansOfTheLongestRow) {
   EXPECT_EQ(choose_share(47, 8, 255).kernel, AloneShare::block);
   EXPECT_EQ(choose_share(1, 8, 256 * 47).kernel, AloneShare::span);
   EXPECT_EQ(choose_share(1, 8, 256 * 47 - 1).kernel, AloneShare::block);
+}
+
+TEST(ChooseFold, RoundsWhereTheProductTakesHalves) {
+  const auto choose = [](int64_t rows, int64_t k, int64_t leaves) {
+    return choose_fold(kH200, AloneShare::span, true, rows, k, leaves).kernel;
+  };
+  EXPECT_EQ(choose(8, 4096, 8), FoldKernel::spans);
+  EXPECT_EQ(choose(9, 4096, 8), FoldKernel::rounding);
+  EXPECT_EQ(choose(10, 4096, 8), FoldKernel::rounding);
+  EXPECT_EQ(choose(64, 1024, 1), FoldKernel::rounding);
+  EXPECT_EQ(choose(64, 1152, 1), FoldKernel::spans);
+  EXPECT_EQ(choose(64, 8192, 8), FoldKernel::rounding);
+  EXPECT_EQ(choose(64, 8704, 8), FoldKernel::spans);
+  EXPECT_EQ(choose_fold(kH200, AloneShare::span, false, 64, 4096, 8).kernel, FoldKernel::spans);
+  EXPECT_EQ(choose_fold(kH200, AloneShare::block, true, 64, 4096, 8).kernel, FoldKernel::blocks);
+  EXPECT_EQ(choose_fold(kA100, AloneShare::span, true, 64, 4096, 8).kernel, FoldKernel::spans);
+}
+
+TEST(AttentionShared, LetsFourWarpsOfSpansRunOnAMultiprocessor) {
+  constexpr size_t kAll = 228 << 10, kSystem = 1 << 10;
+  EXPECT_EQ(kAll / (attention_shared(kSpanBlocks) + kSystem), 4U);
+  EXPECT_EQ(kAll / (attention_shared(1) + kSystem), 6U);
 }
 
 TEST(ChooseKernels, RunsFastOnesOnlyWhereTheyAreProven) {

@@ -9,6 +9,7 @@ namespace tercet::cuda {
 namespace {
 
 constexpr int64_t kHidden = 4096, kHeads = 64, kKvHeads = 8, kInter = 1536, kChosen = 8;
+constexpr int64_t kHeadNumbers = 128, kLeaves = 8;
 constexpr int32_t kExperts = 192;
 constexpr int64_t kPosition = 1024;
 
@@ -37,17 +38,24 @@ struct Named {
 std::vector<TableLine> kernel_table(const DeviceTraits& device, int64_t most) {
   const Weights square = weights(kHidden, kHidden, 1, 8);
   const Weights router = weights(kExperts, kHidden, 2, 8);
-  const ExpertsForm experts{weights(2 * kInter, kHidden, 1, 8), weights(kHidden, kInter, 1, 2), true, true};
+  const ExpertsForm experts{weights(2 * kInter, kHidden, 1, 8), weights(kHidden, kInter, 1, 2), true, true,
+                            kExperts};
   const auto norm_kernel = [](const NormPlan& plan) -> std::string_view {
     if (!plan.rounds()) return "norm";
     if (!plan.held) return "norm, into planes";
     if (!plan.halves) return "norm_and_round, into planes";
+    if (plan.rest) return "norm_and_round, into halves, twice";
     return plan.planes ? "norm_and_round, into planes and halves" : "norm_and_round, into halves";
   };
   const std::pair<std::string_view, std::function<Named(int64_t)>> operations[] = {
       {"norm",
        [&](int64_t rows) {
-         const NormPlan plan = plan_norm(device, rows, kHidden);
+         const NormPlan plan = plan_norm(device, rows, kHidden, false);
+         return Named{norm_kernel(plan), plan.why};
+       }},
+      {"norm before a router",
+       [&](int64_t rows) {
+         const NormPlan plan = plan_norm(device, rows, kHidden, true);
          return Named{norm_kernel(plan), plan.why};
        }},
       {"linear", [&](int64_t rows) { return Named::of(choose_product(device, square, rows, true)); }},
@@ -57,12 +65,25 @@ std::vector<TableLine> kernel_table(const DeviceTraits& device, int64_t most) {
          if (choice.kernel != AttentionKernel::alone) return Named::of(choice);
          return Named::of(choose_share(rows, kKvHeads, kPosition));
        }},
+      {"fold, a row a sequence",
+       [&](int64_t rows) -> Named {
+         const auto choice = choose_attention(device, kHeads, kKvHeads, 1);
+         if (choice.kernel != AttentionKernel::alone) return {"none", choice.why};
+         const AloneShare share = choose_share(rows, kKvHeads, kPosition).kernel;
+         return Named::of(choose_fold(device, share, true, rows, kHeads * kHeadNumbers, kLeaves));
+       }},
       {"router", [&](int64_t rows) { return Named::of(choose_router(device, router, rows, true)); }},
       {"experts' gate and up",
        [&](int64_t rows) { return Named::of(choose_experts_gate_up(device, experts, rows * kChosen)); }},
       {"experts' down",
        [&](int64_t rows) {
          return Named::of(choose_experts_down(device, experts, rows * kChosen, kChosen));
+       }},
+      {"experts' sum",
+       [&](int64_t rows) {
+         const auto down = choose_experts_down(device, experts, rows * kChosen, kChosen);
+         if (down.kernel == ExpertsKernel::row) return Named{"down_few", down.why};
+         return Named::of(choose_sum(device, kHidden));
        }},
   };
   std::vector<TableLine> lines;
