@@ -45,6 +45,7 @@ class CudaOps final : public Ops {
         queries_(launcher_, held_),
         query_powers_(launcher_, held_) {
     launcher_.set_before([this] { input_.flush(stream_.get()); });
+    launcher_.set_collected([this] { products_.flush(); });
   }
 
   ~CudaOps() override { wait(); }
@@ -192,8 +193,9 @@ class CudaOps final : public Ops {
     p.eps = eps;
     if (options_.plain) {
       cuda::write_kv(launcher_, p);
-    } else {
-      write_kv_and_queries(launcher_, {p, queries_of(p.rows, p.heads)});
+    } else if (const WriteKvAndQueriesParams both{p, queries_of(p.rows, p.heads)};
+               !products_.program().write_kv(both)) {
+      write_kv_and_queries(launcher_, both);
     }
     products_.written(qkv);
     rounded_queries_ = options_.plain ? nullptr : qkv.data;
@@ -217,8 +219,9 @@ class CudaOps final : public Ops {
     products_.written(out);
     if (choose_attention(device_, p.heads, cache.heads, p.rows).kernel == AttentionKernel::plain) {
       cuda::attention(launcher_, p);
-    } else if (attend(s, p)) {
-      products_.hold_rounded(out);
+    } else if (rounded_queries_ != p.qkv ||
+               !products_.program().attention(p, queries_of(p.rows, p.heads), s.last_position, s.single())) {
+      if (attend(s, p)) products_.hold_rounded(out);
     }
     done();
   }

@@ -14,6 +14,9 @@ struct CudaStep final : Step {
   uint8_t* failed = nullptr;  // [rows], on the device
   int32_t last_position = 0;  // the largest of all rows
 
+  /// Whether no two rows are of one sequence.
+  bool single() const { return batch.sequences.size() == static_cast<size_t>(batch.rows()); }
+
   /// Who attends how, from the first attention of the step on: tiles of long sequences, other rows alone.
   struct Attention {
     int32_t sharing = 0;  // query heads a KV head; 0: not made yet

@@ -66,7 +66,7 @@ TEST_F(ManyRows, GateAndUp) {
       const MatrixData parts[] = {gate.data, up.data};
       const auto on_plain = plain_->pack_linear(parts);
       const auto on_fast = fast_->pack_linear(parts);
-      for (const int64_t rows : {9, 17, 48, 64, 65, 128, 129, 200}) {
+      for (const int64_t rows : {4, 5, 9, 17, 48, 64, 65, 128, 129, 200}) {
         TestRows h = hard_rows(rows, k, 94);
         h.values[static_cast<size_t>(7 * k + 3)] = std::numeric_limits<float>::infinity();
         const auto call = [&](Ops& ops, Step& step, Rows a) {
@@ -142,7 +142,7 @@ TEST_F(ManyRows, ExpertsOfUnlikeLoads) {
   }
   const auto on_plain = plain_->pack_experts(gate, up, down);
   const auto on_fast = fast_->pack_experts(gate, up, down);
-  for (const int64_t rows : {1, 16, 17, 36, 71, 72, 73, 79, 200, 513}) {
+  for (const int64_t rows : {1, 4, 5, 16, 17, 36, 71, 72, 73, 79, 200, 513}) {
     for (const bool even : {true, false}) {
       std::vector<int32_t> experts;
       for (int64_t r = 0; r < rows; ++r) {
@@ -174,7 +174,7 @@ TEST_F(ManyRows, TheRouter) {
     const auto on_plain = plain_->pack_linear({&w.data, 1});
     const auto on_fast = fast_->pack_linear({&w.data, 1});
     const std::vector<float> bias = random_values(count, 105);
-    for (const int64_t rows : {8, 9, 17, 64, 65, 200}) {
+    for (const int64_t rows : {4, 5, 8, 9, 17, 64, 65, 200}) {
       TestRows h = hard_rows(rows, 2048, 106);
       for (float& x : h.values) x *= 0.05F;
       std::vector<int32_t> expected(static_cast<size_t>(rows * 8)), experts(expected.size());
@@ -198,7 +198,7 @@ TEST_F(ManyRows, TheRouterAfterANorm) {
   const auto on_plain = plain_->pack_linear({&w.data, 1});
   const auto on_fast = fast_->pack_linear({&w.data, 1});
   const std::vector<float> vectors = random_values(kK + kCount, 108);  // the norm's, and the bias
-  for (const int64_t rows : {8, 9, 64, 128, 129}) {
+  for (const int64_t rows : {4, 5, 8, 9, 64, 128, 129}) {
     TestRows x = hard_rows(2 * rows, kK, 109);  // and what is added
     x.values[static_cast<size_t>(3 * kK + 1)] = std::numeric_limits<float>::quiet_NaN();
     const auto call = [&](Ops& ops, Step& step, Rows routes) {
@@ -304,7 +304,7 @@ TEST_F(ManyRows, OperationsOfALayerInTurn) {
     }
     return results;
   };
-  for (const int32_t rows : {8, 9, 17, 48, 49, 63, 64, 127, 128, 129}) {
+  for (const int32_t rows : {3, 4, 5, 8, 9, 17, 48, 49, 63, 64, 127, 128, 129}) {
     const std::vector<float> expected = layer(static_cast<HostOps&>(*plain_).device(), rows);
     const std::vector<float> found = layer(static_cast<HostOps&>(*fast_).device(), rows);
     ASSERT_EQ(found.size(), expected.size());

@@ -35,6 +35,7 @@ ExpertsForm form_of(const PackedExperts& experts) {
 Products::Products(Launcher& launcher, int64_t& held, const DeviceTraits& device)
     : launcher_(launcher),
       device_(device),
+      program_(launcher, held, device),
       norm_planes_(launcher, held),
       norm_units_(launcher, held),
       norm_halves_(launcher, held),
@@ -52,7 +53,27 @@ Products::Products(Launcher& launcher, int64_t& held, const DeviceTraits& device
       sorted_(launcher, held),
       items_(launcher, held) {}
 
+void Products::flush() {
+  const StepProgram::Left left = program_.finish();
+  if (left.norm) run_norm(left.norm->x, {}, left.norm->weight, left.norm->eps, left.norm->h);
+  if (left.choose) choose_experts(launcher_, *left.choose);
+}
+
+bool Products::collected(bool taken) {
+  if (taken) {
+    forget();
+  } else {
+    flush();
+  }
+  return taken;
+}
+
 void Products::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
+  const bool settles = unsettled_.z != nullptr;  // the program has no part in what that norm sums up
+  if (!collected(!settles && program_.norm(x, z, weight, eps, h))) run_norm(x, z, weight, eps, h);
+}
+
+void Products::run_norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
   NormParams p{};
   const bool sums = weight.data != nullptr && z.data != nullptr && unsettled_.z == z.data &&
                     unsettled_.rows == x.rows && unsettled_.n == x.cols;
@@ -250,6 +271,7 @@ void Products::any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Par
 
 void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
   settle();
+  if (collected(ids == nullptr && program_.linear(failed, h, weights, y))) return;
   const Part* before = nullptr;
   std::optional<Ready> ready;
   for (const Part& part : weights.parts) {
@@ -276,6 +298,7 @@ void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedL
 
 void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
   settle();
+  if (collected(program_.gate_up(failed, h, weights, a))) return;
   const Weights& w = weights.parts.front().weights;
   if (swiglu_inside(device_, w, weights.parts.size(), a.cols)) {
     const ProductKernel kernel = choose_product(device_, w, h.rows, weights.tame, true).kernel;
@@ -338,6 +361,7 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   const Weights& router = weights.parts.front().weights;
   TERCET_CHECK_LE(router.n, kMaxExperts);
   TERCET_CHECK_LE(params.chosen, kMaxChosen);
+  if (collected(program_.route(failed, h, weights, bias, params, routes))) return;
   sort_of_ = {};
   const int64_t rows = 2 * h.rows;
   auto* const logits = y_.get<float>(rows * router.n);
@@ -447,6 +471,7 @@ void Products::any_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& r
 void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts,
                                Rows a) {
   settle();
+  if (collected(program_.experts_gate_up(failed, h, routes, experts, a))) return;
   const int64_t pairs = routes.rows * routes.chosen;
   const ExpertsKernel kernel = choose_experts_gate_up(device_, form_of(experts), pairs).kernel;
   if (kernel == ExpertsKernel::any_form) {
@@ -482,6 +507,7 @@ void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, co
 void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts,
                             Rows shared, Rows z) {
   settle();
+  if (collected(program_.experts_down(failed, a, routes, experts, shared, z))) return;
   const int64_t pairs = routes.rows * routes.chosen;
   written(z);
   const ExpertsKernel kernel = choose_experts_down(device_, form_of(experts), pairs, routes.chosen).kernel;

@@ -9,6 +9,7 @@
 #include "backend/cuda/packing.h"
 #include "backend/cuda/runtime/memory.h"
 #include "backend/cuda/select/products.h"
+#include "backend/cuda/step_program.h"
 #include "ops/ops.h"
 
 namespace tercet::cuda {
@@ -32,6 +33,10 @@ class Products {
   /// The experts' results may wait for the norm that follows to sum them up. Whatever reads or writes memory
   /// of a step otherwise calls this before.
   void settle();
+  /// Operations that are collected instead of queued.
+  StepProgram& program() { return program_; }
+  /// Queues what is collected.
+  void flush();
 
   /// Row i of y is of h's row ids[i] (ids on the device; null: i).
   void linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y);
@@ -79,6 +84,9 @@ class Products {
   /// Rows ids[0 … count) of h, or all.
   Ready round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div, Form form);
   void run_rounding(const RoundParams& p, Form form);
+  /// Whether the program has taken an operation; else all that is collected is queued.
+  bool collected(bool taken);
+  void run_norm(Rows x, Rows z, Vector weight, float eps, Rows h);
   void run(const FewProductParams& p, ProductKernel kernel);
   void run_many(FewProductParams p);
   void run_any_form(const ProductParams& p);
@@ -94,6 +102,7 @@ class Products {
 
   Launcher& launcher_;
   const DeviceTraits device_;
+  StepProgram program_;
   Held held_;
   /// Of which routes sorted_ and items_ hold the pairs.
   struct {

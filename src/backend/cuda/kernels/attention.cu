@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kHead) attention_kernel(AttentionParams p) {
 }  // namespace
 
 void rope_angles(Launcher& launcher, const AngleParams& params) {
-  launcher.add(angles_kernel, dim3(static_cast<unsigned>(params.rows)), dim3(64), params);
+  launcher.add_first(angles_kernel, dim3(static_cast<unsigned>(params.rows)), dim3(64), params);
 }
 
 void write_kv(Launcher& launcher, const WriteKvParams& params) {

@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/attention_blocks.h"
+#include "backend/cuda/kernels/attention_lanes.cuh"
 #include "backend/cuda/kernels/copies.cuh"
 #include "backend/cuda/kernels/mma.cuh"
 #include "backend/cuda/kernels/weighing.cuh"
@@ -7,8 +8,7 @@
 namespace tercet::cuda {
 namespace {
 
-// Query heads are rows 0 to 7 of mma.m16n8k16, rows 8 to 15 are empty; keys, then dimensions, are its
-// columns. A lane holds of head lane/4 the keys 8j + lane%4·2 + {0, 1}: the order of rule 8's sums.
+// A warp takes blocks of keys as attention_lanes.cuh has them.
 
 constexpr int kSpansHeld = 64;  // that are folded at a time
 constexpr int kFolders = 4;     // groups of kHead threads
@@ -35,27 +35,6 @@ __device__ inline void ask_for_values(uint32_t shared, const CacheView& cache, i
   }
 }
 
-/// The exponents of a lane's 16 keys or values of a block, two in each word.
-struct Exponents {
-  uint16_t keys[8], values[8];
-};
-
-__device__ inline Exponents exponents_of(const CacheView& cache, int64_t slot) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  Exponents out;
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    out.keys[j] = *reinterpret_cast<const uint16_t*>(cache.key_exponents + slot + 8 * j + 2 * t);
-    out.values[j] = *reinterpret_cast<const uint16_t*>(cache.value_exponents + slot + 8 * j + 2 * t);
-  }
-  return out;
-}
-
-__device__ inline float power_of(const uint16_t (&pairs)[8], int i) {
-  const uint16_t pair = pairs[i / 2];
-  return plain_power(static_cast<int8_t>(i % 2 == 0 ? pair & 255 : pair >> 8));
-}
-
 /// q·k of the keys in shared memory.
 __device__ inline void multiply_keys(uint32_t keys, const uint4 (&q)[4], float (&scores)[16]) {
   const int lane = static_cast<int>(threadIdx.x);
@@ -73,42 +52,6 @@ __device__ inline void multiply_keys(uint32_t keys, const uint4 (&q)[4], float (
     scores[2 * j] = c[0];
     scores[2 * j + 1] = c[1];
   }
-}
-
-/// What a block comes to, of a lane's head.
-struct Weighed {
-  float m, l;
-  float up;  // 2^(z + 10)
-  uint32_t weights[8];
-};
-
-__device__ inline Weighed weigh(float (&scores)[16], const Exponents& exponents, float q_power, int visible) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  Weighed out;
-  float largest = -INFINITY;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    scores[i] = (scores[i] * q_power) * (kScale * power_of(exponents.keys, i));
-    if (i / 2 * 8 + 2 * t + i % 2 >= visible) scores[i] = -INFINITY;
-    largest = fmaxf(largest, scores[i]);
-  }
-  out.m = rintf(quad_max(largest));
-  float l = 0.0F;
-  float sum = 0.0F;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const float weight = weight_of(scores[i], out.m);
-    scores[i] = weight * power_of(exponents.values, i);
-    l = l + weight;
-    sum = sum + scores[i];
-  }
-  out.l = quad_sum(l);
-  const int z = weight_exponent(quad_sum(sum));
-  out.up = plain_power(z);
-  const float down = plain_power(-z);
-#pragma unroll
-  for (int j = 0; j < 8; ++j) out.weights[j] = half_pair(scores[2 * j] * down, scores[2 * j + 1] * down);
-  return out;
 }
 
 __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
@@ -199,16 +142,6 @@ __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) *reinterpret_cast<float2*>(partial + 8 * i + 2 * t) = {o[i][0], o[i][1]};
   if (t == 0) *reinterpret_cast<float2*>(partial + kHead) = {m, l};
-}
-
-/// The next m, l and O join those before (rule 8).
-__device__ inline void fold(float& m, float& l, float& o, float2 next, float next_o) {
-  const float largest = fmaxf(m, next.x);
-  const float before = short_factor(m - largest);
-  const float own = short_factor(next.x - largest);
-  o = o * before + next_o * own;
-  l = l * before + next.y * own;
-  m = largest;
 }
 
 /// Folds a row's spans, in order, for one head.

@@ -54,6 +54,9 @@ inline size_t attention_shared(int64_t each) {
   return static_cast<size_t>(each > 1 ? 3 : 2) * kBlockKeyBytes;
 }
 
+// program.h: rows of a step.
+constexpr int kProgramRows = 4;
+
 // router.h
 constexpr int kMaxExperts = 1024;
 constexpr int kMaxChosen = 64;

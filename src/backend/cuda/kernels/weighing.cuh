@@ -78,8 +78,11 @@ __device__ inline float size_of(const float (&x)[4]) {
   const float largest = largest_of(x);
   const int e = ceil_exponent(largest);
   if (exponent_fails(e)) return largest;
-  return power_of_two(e) * sqrt_(squares(x, power_of_two(-e))) * (1.0F + 0x1p-9F);
+  return plain_power(e) * sqrt_(squares(x, plain_power(-e))) * (1.0F + 0x1p-9F);
 }
+
+/// Where dimension d of a query lies in Queries.
+__device__ inline int query_slot(int d) { return d % 8 / 2 * 32 + d / 16 * 4 + d / 8 % 2 * 2 + d % 2; }
 
 /// A rounded query as Queries has it.
 __device__ inline void put_query(uint16_t* halves, float* power, const float (&x)[4]) {
@@ -89,9 +92,7 @@ __device__ inline void put_query(uint16_t* halves, float* power, const float (&x
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     n = round_head(x[i], size, 12);
-    const int d = lane + 32 * i;
-    halves[d % 8 / 2 * 32 + d / 16 * 4 + d / 8 % 2 * 2 + d % 2] =
-        half_bits(static_cast<float>(n.n) * 0x1p-12F);
+    halves[query_slot(lane + 32 * i)] = half_bits(static_cast<float>(n.n) * 0x1p-12F);
   }
   if (lane == 0) *power = n.finite ? power_of_two(n.exponent) : -1.0F;
 }

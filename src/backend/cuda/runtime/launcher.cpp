@@ -18,7 +18,7 @@ bool same(dim3 a, dim3 b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
 bool Launcher::Launch::operator==(const Launch& other) const {
   return kernel == other.kernel && same(grid, other.grid) && same(block, other.block) &&
-         shared == other.shared && params == other.params;
+         shared == other.shared && together == other.together && params == other.params;
 }
 
 Launcher::~Launcher() {
@@ -43,6 +43,9 @@ void Launcher::run_one_by_one(std::vector<Launch>& launches) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute together{};
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
   for (Launch& launch : launches) {
     void* arguments[] = {launch.params.data()};
     cudaLaunchConfig_t config{};
@@ -50,8 +53,8 @@ void Launcher::run_one_by_one(std::vector<Launch>& launches) {
     config.blockDim = launch.block;
     config.dynamicSmemBytes = launch.shared;
     config.stream = stream_;
-    config.attrs = &overlap;
-    config.numAttrs = overlap_ ? 1 : 0;
+    config.attrs = launch.together != 0 ? &together : &overlap;
+    config.numAttrs = launch.together != 0 || overlap_ ? 1 : 0;
     check(cudaLaunchKernelExC(&config, launch.kernel, arguments));
   }
 }
@@ -68,6 +71,7 @@ cudaGraphExec_t Launcher::make_graph(std::vector<Launch>& launches) {
 }
 
 void Launcher::flush() {
+  if (collected_) collected_();
   if (queued_.empty()) return;
   if (before_) before_();
   if (!graphs_on_ || queued_.size() < kFewLaunches) {

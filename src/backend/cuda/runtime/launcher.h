@@ -30,6 +30,13 @@ class Launcher {
   /// of shared memory the kernel's limit is raised.
   template <class Params>
   void add(void (*kernel)(Params), dim3 grid, dim3 block, const Params& params, size_t shared = 0) {
+    if (collected_) collected_();
+    add_first(kernel, grid, block, params, shared);
+  }
+  /// The same, before what set_collected() speaks of.
+  template <class Params>
+  void add_first(void (*kernel)(Params), dim3 grid, dim3 block, const Params& params, size_t shared = 0,
+                 bool together = false) {
     static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= kMaxParams);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
     Launch launch;
@@ -37,12 +44,15 @@ class Launcher {
     launch.grid = grid;
     launch.block = block;
     launch.shared = static_cast<uint32_t>(shared);
+    launch.together = together ? 1 : 0;
     std::memcpy(launch.params.data(), &params, sizeof params);
     add(launch);
   }
 
   /// Called before queued kernels run: copies what they read.
   void set_before(std::function<void()> before) { before_ = std::move(before); }
+  /// Called before a kernel is queued and before queued ones run: queues what is collected elsewhere.
+  void set_collected(std::function<void()> collected) { collected_ = std::move(collected); }
 
   /// Runs what is queued; returns before it is done.
   void flush();
@@ -57,6 +67,7 @@ class Launcher {
     const void* kernel = nullptr;
     dim3 grid, block;
     uint32_t shared = 0;
+    uint32_t together = 0;  // 1: all blocks must be there at once
     alignas(16) std::array<std::byte, kMaxParams> params{};
 
     bool operator==(const Launch& other) const;
@@ -75,6 +86,7 @@ class Launcher {
   bool graphs_on_;
   bool overlap_;
   std::function<void()> before_;
+  std::function<void()> collected_;
   std::unordered_map<const void*, uint32_t> shared_;  // limits that were raised, by kernel
   std::vector<Launch> queued_;
   std::deque<Known> known_;  // the latest first

@@ -7,8 +7,9 @@ namespace {
 
 /// Up to here every pair of a row and an expert reads its expert's weights by itself.
 constexpr int64_t kLonePairs = 64;
+constexpr int64_t kLonePairsBesideWgmma = 32;
 /// From here on products take rows as halves.
-constexpr int64_t kManyRows = 9;
+constexpr int64_t kManyRows = 5;
 /// Up to so many pairs an expert, on average, they go to product_batch().
 constexpr int64_t kBatchAverage = 12;
 /// Up to here a norm rounds its rows for the router too.
@@ -32,6 +33,7 @@ constexpr std::string_view kTooFew = "too few rows for wgmma";
 constexpr std::string_view kWild = "scales of a size for which wgmma's sums could overflow";
 constexpr std::string_view kTooManyBytes = "more bytes of rows than product_many() can address";
 
+int64_t lone_pairs(const DeviceTraits& device) { return device.wgmma() ? kLonePairsBesideWgmma : kLonePairs; }
 int64_t row_limit(const DeviceTraits& device) { return std::min(kRowShared, device.shared_bytes); }
 
 bool row_fits(const DeviceTraits& device, const Weights& w, int64_t rows, bool swiglu) {
@@ -124,7 +126,7 @@ Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const E
                                              int64_t pairs) {
   const std::string_view against = against_fast(device, experts);
   if (!against.empty()) return {ExpertsKernel::any_form, against};
-  if (pairs > kLonePairs) return choose_sorted(device, experts, pairs, experts.gate_up.k);
+  if (pairs > lone_pairs(device)) return choose_sorted(device, experts, pairs, experts.gate_up.k);
   if (row_fits(device, experts.gate_up, 1, true)) return {ExpertsKernel::row, kFewEnough};
   return {ExpertsKernel::few, "a block's weights do not fit into shared memory at once"};
 }
@@ -135,7 +137,7 @@ Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const Expe
   if (!against.empty()) return {ExpertsKernel::any_form, against};
   const bool fits =
       chosen <= kFewChosen && static_cast<int64_t>(down_shared(experts.down, chosen)) <= row_limit(device);
-  if (pairs <= kLonePairs && fits)
+  if (pairs <= lone_pairs(device) && fits)
     return {ExpertsKernel::row, "a row's experts fit into shared memory at once"};
   return choose_sorted(device, experts, pairs, experts.down.k);
 }
@@ -165,13 +167,12 @@ NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k, bool may
   plan.why = "no product takes rows of such a length rounded";
   if (k % kBlock != 0 || k / kBlock > kMaxGroups) return plan;
   plan.held = norm_holds(device, k);
-  plan.halves = plan.held && device.wgmma() && rows > kRowRows;
-  plan.planes = !plan.halves || rows < kManyRows;
-  plan.rest = may_route && !plan.planes && rows <= kRestRows;
-  plan.why = !plan.halves  ? "products of few rows follow"
-             : plan.planes ? "products of few rows and of many experts' pairs follow"
-             : plan.rest   ? "products of many rows follow, and a kernel for the router's is saved"
-                           : "products of many rows follow";
+  plan.halves = plan.held && device.wgmma() && rows >= kManyRows;
+  plan.planes = !plan.halves;
+  plan.rest = may_route && plan.halves && rows <= kRestRows;
+  plan.why = !plan.halves ? "products of few rows follow"
+             : plan.rest  ? "products of many rows follow, and a kernel for the router's is saved"
+                          : "products of many rows follow";
   return plan;
 }
 

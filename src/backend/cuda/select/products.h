@@ -81,7 +81,7 @@ Choice<RoundKernel> choose_rounding(const DeviceTraits& device, int64_t rows, in
 /// What a norm does besides.
 struct NormPlan {
   bool held = false;                    // norm_and_round() instead of norm()
-  bool planes = false, halves = false;  // forms that it rounds its result into
+  bool planes = false, halves = false;  // the form, if any, that it rounds its result into
   bool rest = false;                    // and what the rounding into halves left, for the router
   std::string_view why;
 

@@ -6,6 +6,7 @@
 #include "backend/cuda/select/attention.h"
 #include "backend/cuda/select/generation.h"
 #include "backend/cuda/select/products.h"
+#include "backend/cuda/select/step.h"
 #include "backend/cuda/select/table.h"
 
 namespace tercet::cuda {
@@ -48,30 +49,39 @@ std::vector<std::string> lines_of(const DeviceTraits& device, std::string_view o
   return out;
 }
 
+TEST(Step, OfFewRowsIsAProgramWhereItsMemoryIs) {
+  EXPECT_EQ(choose_step(kH200, kProgramRows).kernel, StepForm::program);
+  EXPECT_EQ(choose_step(kH200, kProgramRows + 1).kernel, StepForm::kernels);
+  for (const DeviceTraits& device : {kA100, kRtx4090, kB200, kRtx5090}) {
+    EXPECT_EQ(choose_step(device, 1).kernel, StepForm::kernels);
+    EXPECT_THAT(choose_step(device, 1).why, HasSubstr("shared memory"));
+  }
+  EXPECT_EQ(choose_step(plain(kH200), 1).kernel, StepForm::kernels);
+}
+
 TEST(KernelTable, OfAnH200) {
+  EXPECT_THAT(lines_of(kH200, "step"),
+              ElementsAre("1-4 program, one kernel of phases", "5-8192 kernels, one after another"));
   EXPECT_THAT(lines_of(kH200, "norm"),
-              ElementsAre("1-4 norm_and_round, into planes", "5-8 norm_and_round, into planes and halves",
-                          "9-8192 norm_and_round, into halves"));
-  EXPECT_THAT(
-      lines_of(kH200, "norm before a router"),
-      ElementsAre("1-4 norm_and_round, into planes", "5-8 norm_and_round, into planes and halves",
-                  "9-128 norm_and_round, into halves, twice", "129-8192 norm_and_round, into halves"));
-  EXPECT_THAT(lines_of(kH200, "linear"),
-              ElementsAre("1-4 product_row", "5-8 product_few", "9-8192 product_many"));
+              ElementsAre("1-4 norm_and_round, into planes", "5-8192 norm_and_round, into halves"));
+  EXPECT_THAT(lines_of(kH200, "norm before a router"),
+              ElementsAre("1-4 norm_and_round, into planes", "5-128 norm_and_round, into halves, twice",
+                          "129-8192 norm_and_round, into halves"));
+  EXPECT_THAT(lines_of(kH200, "linear"), ElementsAre("1-4 product_row", "5-8192 product_many"));
   EXPECT_THAT(lines_of(kH200, "attention, one sequence"),
               ElementsAre("1-9 attention_blocks, a warp a block", "10-19 attention_blocks, a warp a span",
                           "20-8192 attention_tiles"));
   EXPECT_THAT(lines_of(kH200, "fold, a row a sequence"),
               ElementsAre("1-9 fold_blocks", "10-8192 fold_and_round"));
   EXPECT_THAT(lines_of(kH200, "router"),
-              ElementsAre("1-2 product_row", "3-8 product_few", "9-8192 product_many"));
+              ElementsAre("1-2 product_row", "3-4 product_few", "5-8192 product_many"));
   for (const char* operation : {"experts' gate and up", "experts' down"}) {
     EXPECT_THAT(lines_of(kH200, operation),
-                ElementsAre("1-8 product_row", "9-288 product_batch, sorted pairs",
+                ElementsAre("1-4 product_row", "5-288 product_batch, sorted pairs",
                             "289-8192 product_many, sorted pairs"))
         << operation;
   }
-  EXPECT_THAT(lines_of(kH200, "experts' sum"), ElementsAre("1-8 down_few", "9-8192 norm_and_round"));
+  EXPECT_THAT(lines_of(kH200, "experts' sum"), ElementsAre("1-4 down_few", "5-8192 norm_and_round"));
 }
 
 TEST(KernelTable, OfDevicesWithoutWgmma) {
@@ -184,13 +194,14 @@ TEST(ChooseExperts, OfTwelvePairsOnAverageTakeWgmma) {
     const auto choose = [&](const DeviceTraits& device, const ExpertsForm& form, int64_t pairs) {
       return down ? choose_experts_down(device, form, pairs, 8) : choose_experts_gate_up(device, form, pairs);
     };
-    EXPECT_EQ(choose(kH200, experts, 64).kernel, ExpertsKernel::row);
-    EXPECT_EQ(choose(kH200, experts, 65).kernel, ExpertsKernel::sorted_batch);
-    EXPECT_THAT(choose(kH200, experts, 65).why, HasSubstr("registers"));
+    EXPECT_EQ(choose(kH200, experts, 32).kernel, ExpertsKernel::row);
+    EXPECT_EQ(choose(kH200, experts, 33).kernel, ExpertsKernel::sorted_batch);
+    EXPECT_THAT(choose(kH200, experts, 33).why, HasSubstr("registers"));
     EXPECT_EQ(choose(kH200, experts, 1535).kernel, ExpertsKernel::sorted_batch);
     EXPECT_EQ(choose(kH200, experts, 1536).kernel, ExpertsKernel::sorted_batch);
     EXPECT_EQ(choose(kH200, experts, 1537).kernel, ExpertsKernel::sorted_many);
     EXPECT_THAT(choose(kH200, experts, 1537).why, HasSubstr("wgmma"));
+    EXPECT_EQ(choose(kA100, experts, 64).kernel, ExpertsKernel::row);
     EXPECT_EQ(choose(kA100, experts, 65).kernel, ExpertsKernel::sorted_few);
     ExpertsForm wild = experts;
     wild.tame = false;
@@ -257,8 +268,8 @@ TEST(PlanNorm, RoundsWhereAProductCanTakeIt) {
 }
 
 TEST(PlanNorm, RoundsForARouterWhereOneMayFollow) {
-  for (const int64_t rows : {9, 10, 127, 128}) EXPECT_TRUE(plan_norm(kH200, rows, 4096, true).rest) << rows;
-  for (const int64_t rows : {1, 8, 129}) EXPECT_FALSE(plan_norm(kH200, rows, 4096, true).rest) << rows;
+  for (const int64_t rows : {5, 6, 127, 128}) EXPECT_TRUE(plan_norm(kH200, rows, 4096, true).rest) << rows;
+  for (const int64_t rows : {1, 4, 129}) EXPECT_FALSE(plan_norm(kH200, rows, 4096, true).rest) << rows;
   EXPECT_FALSE(plan_norm(kH200, 64, 4096, false).rest);
   EXPECT_FALSE(plan_norm(kA100, 64, 4096, true).rest);
 }
@@ -279,9 +290,9 @@ TEST(ChooseFold, RoundsWhereTheProductTakesHalves) {
   const auto choose = [](int64_t rows, int64_t k, int64_t leaves) {
     return choose_fold(kH200, AloneShare::span, true, rows, k, leaves).kernel;
   };
-  EXPECT_EQ(choose(8, 4096, 8), FoldKernel::spans);
-  EXPECT_EQ(choose(9, 4096, 8), FoldKernel::rounding);
-  EXPECT_EQ(choose(10, 4096, 8), FoldKernel::rounding);
+  EXPECT_EQ(choose(4, 4096, 8), FoldKernel::spans);
+  EXPECT_EQ(choose(5, 4096, 8), FoldKernel::rounding);
+  EXPECT_EQ(choose(6, 4096, 8), FoldKernel::rounding);
   EXPECT_EQ(choose(64, 1024, 1), FoldKernel::rounding);
   EXPECT_EQ(choose(64, 1152, 1), FoldKernel::spans);
   EXPECT_EQ(choose(64, 8192, 8), FoldKernel::rounding);

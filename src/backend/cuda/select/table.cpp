@@ -4,6 +4,7 @@
 
 #include "backend/cuda/select/attention.h"
 #include "backend/cuda/select/products.h"
+#include "backend/cuda/select/step.h"
 
 namespace tercet::cuda {
 namespace {
@@ -45,9 +46,10 @@ std::vector<TableLine> kernel_table(const DeviceTraits& device, int64_t most) {
     if (!plan.held) return "norm, into planes";
     if (!plan.halves) return "norm_and_round, into planes";
     if (plan.rest) return "norm_and_round, into halves, twice";
-    return plan.planes ? "norm_and_round, into planes and halves" : "norm_and_round, into halves";
+    return "norm_and_round, into halves";
   };
   const std::pair<std::string_view, std::function<Named(int64_t)>> operations[] = {
+      {"step", [&](int64_t rows) { return Named::of(choose_step(device, rows)); }},
       {"norm",
        [&](int64_t rows) {
          const NormPlan plan = plan_norm(device, rows, kHidden, false);

@@ -1,0 +1,151 @@
+// A step of few rows as one kernel: phases of operations, between which all blocks wait for each other.
+// Kernels of their own would each wait for the one before, for their instructions and for their first bytes;
+// here the code stays in the caches and a phase's weights are asked for before the phase begins.
+#pragma once
+
+#include "backend/cuda/kernels/limits.h"
+#include "backend/cuda/kernels/router.h"
+#include "backend/cuda/kernels/views.h"
+#include "backend/cuda/kernels/write_kv.h"
+
+namespace tercet::cuda {
+
+constexpr int kProgramChosen = 64;   // experts of all rows, at most
+constexpr int kProgramGroups = 128;  // of a row, at most
+/// Bytes that a phase's rounded rows may take in shared memory.
+constexpr int kProgramRowBytes = 76 * 1024;
+/// Floats for the sums of an item's leaves.
+constexpr int kProgramSums = 4096;
+
+/// Divides whole numbers n by `value`, n·value being below 2^32: ⌊n·magic / 2^32⌋ with magic = ⌈2^32 /
+/// value⌉, or n where magic is 0 (value 1).
+struct Divisor {
+  uint32_t value;
+  uint32_t magic;
+};
+
+/// Rows [rows][k] that enter products. Each block rounds them for itself, or loads them where `ready`.
+struct Source {
+  const float* x;     // not where `ready`
+  const float* norm;  // weight of an RMSNorm before the rounding, or null
+  float* h;           // its result
+  int8_t*
+      planes;  // rounded rows as Rounded has them: where they are (`ready`), or where they are put, or null
+  UnitSum* units;
+  uint8_t* failed;  // a row that fails sets failed[row / flag_div]
+  int32_t rows, k;
+  Divisor octets;    // k / 8
+  Divisor per_leaf;  // groups of a leaf
+  int32_t parts;     // 2: each row is followed by what its rounding left
+  int32_t ready;
+  int32_t step;  // of `planes`: distance of rows
+  int32_t flag_div;
+  int32_t pairs;   // of each row of the step, if the phase's item needs only those of its rows; else 0
+  int32_t shared;  // bytes: where they lie in the rows' shared memory
+  float eps;
+};
+
+enum class WorkKind : int32_t {
+  product,    // item: a tile of 16 outputs, with SwiGLU one of gate and one of up
+  experts,    // the same for a pair of a row and an expert; the experts are chosen before where logits are
+              // given
+  down,       // item: a row and a tile; z = Σ weight·down, + shared
+  write_kv,   // item: a row and a head
+  attention,  // item: a span, a row and a KV head
+  fold,       // item: a row and a head, whose spans are folded
+  round,      // item: a row of the source, for later phases
+};
+
+struct ProductWork {
+  const uint8_t* values;  // as Weights has them, of expert 0
+  const uint8_t* scales;
+  int64_t values_stride, scales_stride;  // of experts
+  float* y;                              // [rows or pairs][ldy]
+  float* sum;                            // where not null: sum = fl(sum + result) as well, [rows][ldy]
+  const float* shared;                   // of `down`, or null
+  int64_t ldy;
+  uint32_t values_tile, scales_tile, values_leaf, scales_leaf;  // distances in bytes
+  Divisor tiles;                                                // items of a row or pair
+  Divisor leaf_jobs;                                            // of an item
+  Divisor rows;                                                 // of x that a job takes
+  Divisor chosen;                                               // of `experts` and `down`: of each row
+  int32_t outputs;                                              // columns of y
+  int32_t planes;                                               // 1 or 2
+  int32_t leaf_shift;                                           // 2^leaf_shift leaves
+  int32_t groups;                                               // of a leaf
+  int32_t row_bytes;                                            // of the source
+  int32_t row_step;                                             // distance of a job's rows in the source
+  int32_t held;      // floats that a job's sums of an output take: rows, rounded up to 1, 4, 8 or 16
+  int32_t together;  // jobs whose sums fit, whole items
+  int32_t swiglu;
+  int32_t zero;
+  ChooseParams choose;  // of `experts`, with logits where the choice is made here; of `experts` and `down`:
+                        // the routes
+};
+
+struct AttentionWork {
+  AttentionParams rows;
+  Queries queries;                // where the phase does not write
+  WriteKvAndQueriesParams write;  // where `writes`: no two rows are of one sequence
+  float* partials;                // [rows][heads][spans][kPartial]
+  uint32_t* tickets;              // [rows][kv heads], zeros between phases; null: a `fold` follows
+  int32_t spans;                  // of the longest row, or more
+  int32_t writes;                 // the phase does what `write_kv` does as well
+  int32_t whole;                  // four warps take a whole span; not with `writes` or tickets
+  int32_t zero;
+};
+
+struct Work {
+  WorkKind kind;
+  int32_t items;
+  Divisor cost;    // of an item, in any unit that the phase's works share
+  int32_t before;  // cost of the works before it
+  int32_t early;   // its weights may be asked for before the phase begins
+  int32_t source;
+  int32_t zero;
+  union {
+    ProductWork product;
+    WriteKvAndQueriesParams write;
+    AttentionWork attention;
+  };
+
+  Work() : product() {}
+};
+
+/// Memory that a phase reads and no phase writes: on its way before the phase begins.
+struct Hint {
+  const void* data;
+  int64_t bytes;
+};
+
+constexpr int kPhaseHints = 2;
+constexpr int kPhaseSources = 2;
+constexpr int kPhaseWorks = 3;
+
+struct alignas(16) Phase {
+  Source sources[kPhaseSources];
+  Work works[kPhaseWorks];
+  Hint hints[kPhaseHints];
+  int32_t source_count, work_count;
+  int32_t late;   // it has weights that cannot be asked for before it begins
+  uint64_t part;  // of the works' cost that a block takes, times 2^32, rounded up
+};
+
+struct ProgramParams {
+  const Phase* phases;
+  uint64_t* arrived;  // of the barrier; counts on from launch to launch
+  uint64_t* times;    // [count + 1] nanoseconds at which phases began, or null
+  int32_t count;
+  int32_t zero;
+};
+
+/// Bytes of a rounded row in shared memory: two planes, then units.
+TERCET_DEVICE_HOST inline int program_row_bytes(int k) {
+  constexpr int kPad = 64;  // so that planes lie in different banks
+  return (2 * (k + kPad) + k / kBlock * 8 + 15) / 16 * 16;
+}
+
+/// On all `processors`, a block each.
+void run_program(Launcher& launcher, const ProgramParams& params, int processors);
+
+}  // namespace tercet::cuda

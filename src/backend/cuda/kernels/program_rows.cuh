@@ -1,0 +1,272 @@
+// Rows for the products of a phase (program.h), rounded by every block for itself. Equal to norm() and
+// round_rows() of rows.h.
+#pragma once
+
+#include "backend/cuda/kernels/block.cuh"
+#include "backend/cuda/kernels/halves.cuh"
+#include "backend/cuda/kernels/program.h"
+#include "backend/cuda/kernels/rounding.cuh"
+#include "backend/cuda/kernels/weighing.cuh"
+
+namespace tercet::cuda {
+
+constexpr int kProgramThreads = 512;
+constexpr int kProgramWarps = kProgramThreads / 32;
+
+struct RowScratch {
+  float lanes[2][kRowThreads];
+  int exponents[2][kProgramGroups];  // of rows, and of what their rounding left
+};
+
+__device__ inline int divide(int n, Divisor by) {
+  return by.magic == 0 ? n : static_cast<int>(__umulhi(static_cast<uint32_t>(n), by.magic));
+}
+
+/// Threads of a block that work together.
+struct Team {
+  int me, threads;
+
+  /// Waits for all; whether any of them said so.
+  __device__ bool any(bool mine) const {
+    uint32_t result = 0;
+    asm volatile(
+        "{\n"
+        ".reg .pred p, q;\n"
+        "setp.ne.u32 p, %1, 0;\n"
+        "bar.red.or.pred q, 6, %2, p;\n"
+        "selp.u32 %0, 1, 0, q;\n"
+        "}\n"
+        : "=r"(result)
+        : "r"(mine ? 1U : 0U), "r"(threads)
+        : "memory");
+    return result != 0;
+  }
+  __device__ void sync() const { asm volatile("bar.sync 6, %0;" ::"r"(threads) : "memory"); }
+};
+
+/// Where a row lies in shared memory.
+struct SharedRow {
+  uint8_t* planes;
+  int k;
+
+  __device__ uint8_t* plane(int which) const { return planes + which * (k + 64); }
+  __device__ UnitSum* units() const { return reinterpret_cast<UnitSum*>(planes + 2 * (k + 64)); }
+};
+
+/// The lane sums of rule 6 of up to two rows, row r by threads 256·r …; every thread gets 1 / √(mean + eps).
+__device__ inline void inverse_norms(const float* x, int rows, int k, float eps, RowScratch& s,
+                                     float (&r)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % kRowThreads;
+  const int row = static_cast<int>(threadIdx.x) / kRowThreads;
+  if (row < rows) {
+    float sum = 0.0F;
+#pragma unroll 8
+    for (int i = lane; i < k; i += kRowThreads) sum = fma_(x[row * k + i], x[row * k + i], sum);
+    s.lanes[row][lane] = sum;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = 0; i < rows; ++i) {
+    const float* const l = s.lanes[i] + threadIdx.x % 32;
+    const float a = (l[0] + l[128]) + (l[64] + l[192]);
+    const float b = (l[32] + l[160]) + (l[96] + l[224]);
+    const float sum = __shfl_sync(kAll, warp_tree(a + b), 0);
+    const float inverse = 1.0F / sqrt_(sum / static_cast<float>(k) + eps);
+    if (i == 0) {
+      r[0] = inverse;
+    } else {
+      r[1] = inverse;
+    }
+  }
+}
+
+/// Eight numbers of a row in a row, which a thread rounds.
+struct Octet {
+  float v[8];
+
+  __device__ void load(const float* from) {
+    const float4 a = reinterpret_cast<const float4*>(from)[0];
+    const float4 b = reinterpret_cast<const float4*>(from)[1];
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+  }
+  __device__ void put(float* to) const {
+    reinterpret_cast<float4*>(to)[0] = {v[0], v[1], v[2], v[3]};
+    reinterpret_cast<float4*>(to)[1] = {v[4], v[5], v[6], v[7]};
+  }
+  /// E of the group, of which eight threads side by side have an octet each.
+  __device__ int group_exponent() const {
+    uint32_t largest = 0;
+#pragma unroll
+    for (const float x : v) largest = max(largest, magnitude_bits(x));
+#pragma unroll
+    for (int apart = 1; apart < 8; apart *= 2) largest = max(largest, __shfl_xor_sync(kAll, largest, apart));
+    return ceil_exponent(float_from_bits(largest));
+  }
+};
+
+/// The two planes of an octet, in their order (plane_slot()).
+struct OctetPlanes {
+  uint2 high, low;
+};
+
+/// Rounds an octet; it becomes what the rounding left. `sum`: Σ n of the group.
+__device__ inline OctetPlanes round_octet(Octet& x, int step, float& sum) {
+  const float per_step = plain_power(-step);
+  int n[8];
+  int all = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float rounded = round_plainly(x.v[i], step);
+    n[i] = __float_as_int(fma_(rounded, per_step, kMagicFloat)) - kMagic;
+    x.v[i] = x.v[i] - rounded;
+    all += n[i];
+  }
+#pragma unroll
+  for (int apart = 1; apart < 8; apart *= 2) all += __shfl_xor_sync(kAll, all, apart);
+  sum = static_cast<float>(all);
+  const auto four = [](int a, int b, int c, int d) {
+    return __byte_perm(__byte_perm(static_cast<uint32_t>(a), static_cast<uint32_t>(b), 0x0040),
+                       __byte_perm(static_cast<uint32_t>(c), static_cast<uint32_t>(d), 0x0040), 0x5410);
+  };
+  OctetPlanes out;
+  out.high = {four(n[0] >> 7, n[2] >> 7, n[4] >> 7, n[6] >> 7),
+              four(n[1] >> 7, n[3] >> 7, n[5] >> 7, n[7] >> 7)};
+  out.low = {four(n[0], n[2], n[4], n[6]) & 0x7f7f7f7fU, four(n[1], n[3], n[5], n[7]) & 0x7f7f7f7fU};
+  return out;
+}
+
+/// Whether this block is the one that keeps octet o of a row that all blocks round: they share the stores.
+__device__ inline bool keeps(int o) {
+  const int blocks = 1 << (31 - __clz(static_cast<int>(gridDim.x)));
+  return (o & (blocks - 1)) == static_cast<int>(blockIdx.x);
+}
+
+/// Rounds rows [first, first + count) of a source to `to`, and to memory where that is asked for: all of
+/// them, or this block's part of what every block rounds. kOwn: octets of a thread; they have room for a row
+/// at least.
+template <int kOwn>
+__device__ __noinline__ void round_source(const Source& s, int first, int count, uint8_t* to, bool all,
+                                          const Team team, RowScratch& scratch) {
+  const auto octets = static_cast<int>(s.octets.value);
+  const auto per_leaf = static_cast<int>(s.per_leaf.value);
+  const int row_bytes = program_row_bytes(s.k);
+  const int together = min(s.norm != nullptr ? 2 : count, divide(kOwn * team.threads, s.octets));
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int done = 0; done < count; done += together) {
+    const int rows = min(together, count - done);
+    const int total = rows * octets;
+    const int row0 = first + done;
+    const float* const x = s.x + int64_t{row0} * s.k;
+    Octet own[kOwn];
+    int row[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int o = team.me + i * team.threads;
+      row[i] = divide(o, s.octets);
+      if (o < total) {
+        own[i].load(x + o * 8);
+      } else {
+#pragma unroll
+        for (float& v : own[i].v) v = 0.0F;
+      }
+    }
+    if (s.norm != nullptr) {
+      Octet weight[kOwn];
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int o = team.me + i * team.threads;
+        if (o < total) weight[i].load(s.norm + (o - row[i] * octets) * 8);
+      }
+      float r[2] = {};
+      inverse_norms(x, rows, s.k, s.eps, scratch, r);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int o = team.me + i * team.threads;
+        if (o >= total) break;
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+          own[i].v[j] = (own[i].v[j] * (row[i] == 0 ? r[0] : r[1])) * weight[i].v[j];
+        if (all || keeps(o)) own[i].put(s.h + int64_t{row0} * s.k + o * 8);
+      }
+    }
+#pragma unroll 1
+    for (int part = 0; part < s.parts; ++part) {
+      int* const exponents = scratch.exponents[part];
+      int exponent[kOwn];
+      bool bad = false;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int o = team.me + i * team.threads;
+        if (o - lane >= total) break;  // a whole warp has nothing
+        exponent[i] = own[i].group_exponent();
+        if (o < total && o % 8 == 0) exponents[o / 8] = exponent[i];
+        bad = bad || exponent_fails(exponent[i]);
+      }
+      const bool any_bad = team.any(bad);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int o = team.me + i * team.threads;
+        if (o - lane >= total) break;
+        const bool mine = o < total;
+        const int in_row = mine ? o - row[i] * octets : 0;
+        const int* const of_row = exponents + (mine ? row[i] * (octets / 8) : 0);
+        bool finite = true;
+        if (any_bad) {
+#pragma unroll 1
+          for (int g = 0; g < octets / 8; ++g) finite = finite && !exponent_fails(of_row[g]);
+          if (mine && !finite) {
+            s.failed[(row0 + row[i]) / s.flag_div] = 1;
+            exponent[i] = 0;
+#pragma unroll
+            for (float& v : own[i].v) v = 0.0F;
+          }
+        }
+        int floor = kMinExponent;
+        const int leaf = divide(in_row / 8, s.per_leaf) * per_leaf;
+#pragma unroll 4
+        for (int g = 0; g < per_leaf; ++g) floor = max(floor, of_row[leaf + g]);
+        const int step = finite ? max(exponent[i], floor - 16) - 13 : 0;
+        float sum = 0.0F;
+        const OctetPlanes planes = round_octet(own[i], step, sum);
+        if (!mine) continue;
+        const SharedRow shared{to + ((done + row[i]) * s.parts + part) * row_bytes, s.k};
+        reinterpret_cast<uint2*>(shared.plane(0))[in_row] = planes.high;
+        reinterpret_cast<uint2*>(shared.plane(1))[in_row] = planes.low;
+        const UnitSum unit{plain_power(step), sum};
+        if (o % 8 == 0) shared.units()[in_row / 8] = unit;
+        if (s.planes == nullptr || !(all || keeps(o))) continue;
+        const int out = (row0 + row[i]) * s.parts + part;
+        auto* const kept = reinterpret_cast<uint2*>(s.planes + int64_t{2} * out * s.k) + in_row;
+        kept[0] = planes.high;
+        kept[octets] = planes.low;
+        if (o % 8 == 0) s.units[(out * octets + in_row) / 8] = unit;
+      }
+    }
+    team.sync();
+  }
+}
+
+/// Loads the rows of a source that is ready.
+static __device__ __noinline__ void load_source(const Source& s, uint8_t* to, const Team team) {
+  const int row_bytes = program_row_bytes(s.k);
+  const int pieces = s.k / 16;
+  const int groups = s.k / kBlock;
+#pragma unroll 1
+  for (int row = 0; row < s.rows; ++row) {
+    const SharedRow shared{to + row * row_bytes, s.k};
+    const int from = row * s.step;
+#pragma unroll 2
+    for (int i = team.me; i < 2 * pieces; i += team.threads) {
+      const int plane = i >= pieces ? 1 : 0;
+      const int piece = i - plane * pieces;
+      reinterpret_cast<uint4*>(shared.plane(plane))[piece] =
+          reinterpret_cast<const uint4*>(s.planes + (2 * from + plane) * s.k)[piece];
+    }
+#pragma unroll 1
+    for (int i = team.me; i < groups; i += team.threads) shared.units()[i] = s.units[from * groups + i];
+  }
+}
+
+}  // namespace tercet::cuda

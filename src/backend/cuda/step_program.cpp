@@ -1,0 +1,505 @@
+#include "backend/cuda/step_program.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "backend/cuda/products.h"
+#include "backend/cuda/runtime/status.h"
+#include "backend/cuda/select/step.h"
+#include "base/check.h"
+#include "ops/leaves.h"
+
+namespace tercet::cuda {
+namespace {
+
+constexpr size_t kKnownPrograms = 32;
+/// Numbers of rows that every block rounds for itself; more are rounded by a phase before.
+constexpr int64_t kInlineNumbers = 16384;
+constexpr int32_t kFoldedSpans = 16;  // by the block that is last; more by a phase of their own
+constexpr int64_t kMostPartials = int64_t{64} << 20;  // floats
+constexpr int32_t kManySpans = 2;                     // for each processor: from here on they are taken whole
+constexpr int64_t kHalfRow = 4096;  // numbers of a row that half of a block's threads can round
+constexpr int32_t kMostKvHeads = 64;
+
+int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
+
+bool whole(const PackedLinear& weights) {
+  return weights.parts.size() == 1 && fragments(weights.parts.front().weights);
+}
+
+void add_hint(Phase& phase, const void* data, int64_t bytes) {
+  for (Hint& hint : phase.hints) {
+    if (hint.data == data) return;
+    if (hint.data != nullptr) continue;
+    hint = {data, bytes};
+    return;
+  }
+}
+
+Divisor divisor(int64_t value) {
+  const auto by = static_cast<uint64_t>(value);
+  return {static_cast<uint32_t>(by),
+          value == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + by - 1) / by)};
+}
+
+/// Of a leaf's job, in groups of one plane.
+int32_t job_cost(const Weights& w) { return w.groups() / w.leaves * w.planes; }
+
+}  // namespace
+
+StepProgram::StepProgram(Launcher& launcher, int64_t& held, const DeviceTraits& device)
+    : launcher_(launcher),
+      held_(held),
+      device_(device),
+      planes_(launcher, held),
+      units_(launcher, held),
+      logits_(launcher, held),
+      partials_(launcher, held) {
+  if (!few(1)) return;
+  const auto zeros = [&](int64_t bytes) {
+    DeviceBytes memory(bytes, held);
+    check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), launcher.stream()));
+    return memory;
+  };
+  arrived_ = zeros(sizeof(uint64_t));
+  tickets_ = zeros(int64_t{kProgramRows} * kMostKvHeads * static_cast<int64_t>(sizeof(uint32_t)));
+}
+
+bool StepProgram::few(int64_t rows) const {
+  return rows > 0 && choose_step(device_, rows).kernel == StepForm::program;
+}
+
+StepProgram::Ranges::Ranges(std::initializer_list<Range> ranges) {
+  for (const Range& range : ranges) add(range);
+}
+
+void StepProgram::Ranges::add(const Range& range) {
+  if (range.first == range.end) return;
+  TERCET_CHECK_LT(count_, ranges_.size());
+  ranges_[count_++] = range;
+}
+
+void StepProgram::Ranges::add(const Ranges& others) {
+  for (size_t i = 0; i < others.count_; ++i) add(others.ranges_[i]);
+}
+
+bool StepProgram::Ranges::meet(const Ranges& others) const {
+  for (size_t i = 0; i < count_; ++i) {
+    for (size_t j = 0; j < others.count_; ++j) {
+      if (ranges_[i].first < others.ranges_[j].end && others.ranges_[j].first < ranges_[i].end) return true;
+    }
+  }
+  return false;
+}
+
+bool StepProgram::fits(const Weights& w, int64_t rows) const {
+  return w.groups() <= kProgramGroups && rows * program_row_bytes(w.k) <= kProgramRowBytes;
+}
+
+bool StepProgram::joins(const Ranges& reads, const Ranges& writes, int32_t shared) const {
+  if (phases_.empty() || draft_.alone) return false;
+  const Phase& last = phases_.back();
+  return last.work_count < kPhaseWorks && (shared == 0 || last.source_count < kPhaseSources) &&
+         draft_.shared + shared <= kProgramRowBytes && !draft_.writes.meet(reads) &&
+         !draft_.writes.meet(writes) && !draft_.reads.meet(writes);
+}
+
+void StepProgram::phase_for(const Ranges& reads, const Ranges& writes, int32_t shared) {
+  if (!joins(reads, writes, shared)) {
+    Phase& phase = phases_.emplace_back();
+    std::memset(static_cast<void*>(&phase), 0, sizeof phase);  // programs are compared by their bytes
+    draft_ = {};
+  }
+  draft_.reads.add(reads);
+  draft_.writes.add(writes);
+  if (writes.meet({{kept_.h, kept_.h + kept_.rows * kept_.k}})) kept_ = {};
+}
+
+StepProgram::Place StepProgram::add_source(const Source& source, const float* of, int32_t step) {
+  Phase& phase = phases_.back();
+  const int32_t index = phase.source_count++;
+  Source& own = phase.sources[index];
+  own = source;
+  own.shared = draft_.shared;
+  draft_.of[index] = of;
+  draft_.step[index] = step;
+  if (source.norm != nullptr) add_hint(phase, source.norm, int64_t{source.k} * 4);
+  return {index, step};
+}
+
+Work& StepProgram::add_work(WorkKind kind, int64_t items, int64_t cost, bool early) {
+  Phase& phase = phases_.back();
+  int64_t before = 0;
+  for (const Work& each : phase.works) before += each.items * int64_t{each.cost.value};
+  Work& work = phase.works[phase.work_count++];
+  work.kind = kind;
+  work.items = narrow(items);
+  work.cost = divisor(cost);
+  work.before = narrow(before);
+  work.early = early ? 1 : 0;
+  if (kind == WorkKind::experts || (kind == WorkKind::down && !early)) phase.late = 1;
+  const auto all = static_cast<uint64_t>(before + items * cost);
+  TERCET_CHECK_LT((all + static_cast<uint64_t>(cost)) * static_cast<uint64_t>(cost), uint64_t{1} << 32);
+  const auto blocks = static_cast<uint64_t>(device_.processors);
+  phase.part = ((all << 32) + blocks - 1) / blocks;
+  return work;
+}
+
+ProductWork& StepProgram::add_product(const Place& at, WorkKind kind, const Weights& w, int64_t rows,
+                                      int64_t items, int32_t leaf_jobs, bool swiglu, bool early) {
+  Work& work = add_work(kind, items, int64_t{leaf_jobs} * job_cost(w), early);
+  work.source = at.source;
+  ProductWork& p = work.product;
+  p.values = w.values;
+  p.scales = w.scales;
+  p.planes = w.planes;
+  p.groups = w.groups() / w.leaves;
+  p.values_leaf = static_cast<uint32_t>(p.groups * w.planes * kBlockBytes);
+  p.scales_leaf = static_cast<uint32_t>(p.groups * kTile * 4);
+  p.values_tile = p.values_leaf * static_cast<uint32_t>(w.leaves);
+  p.scales_tile = p.scales_leaf * static_cast<uint32_t>(w.leaves);
+  p.row_bytes = program_row_bytes(w.k);
+  p.leaf_jobs = divisor(leaf_jobs);
+  p.leaf_shift = std::countr_zero(static_cast<uint32_t>(w.leaves));
+  p.tiles = p.chosen = divisor(1);
+  p.rows = divisor(rows);
+  p.held = rows == 1 ? 1 : rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
+  p.together = kProgramSums / (kTile * p.held * leaf_jobs) * leaf_jobs;
+  TERCET_CHECK_LT(0, p.together);
+  p.outputs = swiglu ? w.n / 2 : w.n;
+  p.swiglu = swiglu ? 1 : 0;
+  p.row_step = at.step;
+  return p;
+}
+
+StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ranges reads, Ranges writes) {
+  const int64_t groups = h.cols / kBlock;
+  auto* const planes = planes_.get<int8_t>(kProgramRows * 2 * 2 * h.cols);
+  auto* const units = units_.get<UnitSum>(kProgramRows * 2 * groups);
+  const Range kept{planes, planes + kProgramRows * 2 * 2 * h.cols};
+  if (!norm_ && !phases_.empty()) {  // the last phase may have them already
+    const Phase& last = phases_.back();
+    for (int32_t i = 0; i < last.source_count; ++i) {
+      const Source& s = last.sources[i];
+      if (draft_.of[i] == h.data && s.k == h.cols && s.rows >= h.rows * (s.ready != 0 ? draft_.step[i] : 1) &&
+          draft_.step[i] >= parts && joins(reads, writes, 0)) {
+        phase_for(reads, writes, 0);
+        return {i, draft_.step[i]};
+      }
+    }
+  }
+  Source s{};
+  s.failed = failed;
+  s.rows = narrow(h.rows);
+  s.k = narrow(h.cols);
+  s.octets = divisor(h.cols / 8);
+  s.per_leaf = divisor(groups / leaf_count(groups));
+  s.parts = parts;
+  s.flag_div = 1;
+  if (norm_ || kept_.h != h.data || kept_.k != h.cols || kept_.rows < h.rows || kept_.parts < parts) {
+    s.x = h.data;
+    if (norm_) {
+      s.x = norm_->x.data;
+      s.norm = norm_->weight.data;
+      s.h = h.data;
+      s.eps = norm_->eps;
+      s.rows = narrow(norm_->x.rows);
+    }
+    const bool inlined = int64_t{s.rows} * s.k <= kInlineNumbers &&
+                         s.rows * parts * program_row_bytes(s.k) <= kProgramRowBytes;
+    const bool keeps = norm_ || !inlined;
+    const Kept now{h.data, s.rows, h.cols, parts};
+    if (keeps) {
+      s.planes = planes;
+      s.units = units;
+    }
+    Ranges source_reads{range({const_cast<float*>(s.x), s.rows, s.k})};
+    Ranges source_writes;
+    if (norm_) source_writes.add(range({h.data, s.rows, s.k}));
+    if (keeps) source_writes.add(kept);
+    norm_.reset();
+    if (inlined) {
+      reads.add(source_reads);
+      writes.add(source_writes);
+      const int32_t bytes = s.rows * parts * program_row_bytes(s.k);
+      phase_for(reads, writes, bytes);
+      const Place at = add_source(s, h.data, parts);
+      draft_.shared += bytes;
+      if (keeps) kept_ = now;
+      return at;
+    }
+    draft_.alone = true;
+    phase_for(source_reads, source_writes, 1);
+    add_work(WorkKind::round, s.rows, 1, false).source = add_source(s, nullptr, parts).source;
+    draft_.alone = true;
+    kept_ = now;
+  }
+  Source ready{};
+  ready.planes = planes;
+  ready.units = units;
+  ready.rows = narrow(h.rows) * parts;
+  ready.k = s.k;
+  ready.parts = 1;
+  ready.ready = 1;
+  ready.step = parts == kept_.parts ? 1 : kept_.parts;
+  reads.add(kept);
+  const int32_t bytes = ready.rows * program_row_bytes(s.k);
+  phase_for(reads, writes, bytes);
+  const Place at = add_source(ready, h.data, parts);
+  draft_.shared += bytes;
+  return at;
+}
+
+bool StepProgram::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
+  if (!few(x.rows) || norm_ || x.cols % kBlock != 0 || x.cols / kBlock > kProgramGroups) return false;
+  if (z.data != nullptr) {
+    if (phases_.empty()) return false;
+    Phase& last = phases_.back();
+    Work& work = last.works[last.work_count - 1];
+    const bool product = work.kind == WorkKind::product || work.kind == WorkKind::down;
+    ProductWork& p = work.product;
+    if (!product || p.y != z.data || p.ldy != x.cols || p.sum != nullptr || p.swiglu != 0 ||
+        z.rows != x.rows || draft_.reads.meet({range(x)}) || draft_.writes.meet({range(x)})) {
+      return false;
+    }
+    if (work.kind == WorkKind::product && p.rows.value != static_cast<uint64_t>(x.rows)) return false;
+    p.sum = x.data;
+    draft_.reads.add(range(x));
+    draft_.writes.add(range(x));
+  }
+  kept_ = {};
+  if (weight.data != nullptr) norm_ = Norm{x, weight, eps, h};
+  return true;
+}
+
+bool StepProgram::linear(uint8_t* failed, Rows h, const PackedLinear& weights, Rows y) {
+  if (!few(y.rows) || !whole(weights) || other_norm(h.data)) return false;
+  const Weights& w = weights.parts.front().weights;
+  if (!fits(w, y.rows)) return false;
+  const Place at = place(failed, h.first(y.rows), 1, {}, {range(y)});
+  ProductWork& p =
+      add_product(at, WorkKind::product, w, y.rows, (w.n + kTile - 1) / kTile, w.leaves, false, true);
+  p.y = y.data;
+  p.ldy = y.cols;
+  return true;
+}
+
+bool StepProgram::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
+  if (!few(a.rows) || !whole(weights) || a.cols % kTile != 0 || other_norm(h.data)) return false;
+  const Weights& w = weights.parts.front().weights;
+  if (!fits(w, a.rows)) return false;
+  const Place at = place(failed, h.first(a.rows), 1, {}, {range(a)});
+  const int32_t tiles = narrow(a.cols / kTile);
+  ProductWork& p = add_product(at, WorkKind::product, w, a.rows, tiles, 2 * w.leaves, true, true);
+  p.y = a.data;
+  p.ldy = a.cols;
+  p.tiles = divisor(tiles);
+  return true;
+}
+
+bool StepProgram::route(uint8_t* failed, Rows h, const PackedLinear& router, Vector bias, RouterParams params,
+                        Routes routes) {
+  if (!few(h.rows) || !whole(router) || other_norm(h.data) || choose_) return false;
+  const Weights& w = router.parts.front().weights;
+  if (!fits(w, 2 * h.rows) || w.n > 256 || h.rows * params.chosen > kProgramChosen) return false;
+  const int64_t rows = 2 * h.rows;
+  auto* const logits = logits_.get<float>(2 * kProgramRows * 256);
+  const Place at = place(failed, h, 2, {}, {range({logits, rows, w.n})});
+  ProductWork& p =
+      add_product(at, WorkKind::product, w, rows, (w.n + kTile - 1) / kTile, w.leaves, false, true);
+  p.y = logits;
+  p.ldy = w.n;
+  p.row_step = 1;
+  ChooseParams choose{};
+  choose.logits = logits;
+  choose.bias = bias.data;
+  choose.chosen_experts = routes.experts;
+  choose.weights = routes.weights;
+  choose.failed = failed;
+  choose.rows = narrow(h.rows);
+  choose.experts = w.n;
+  choose.chosen = params.chosen;
+  choose.normalise = params.normalise ? 1 : 0;
+  choose.scaling = params.scaling;
+  choose.step = 2;
+  choose.rest = 1;
+  choose_ = choose;
+  chosen_in_ = nullptr;
+  return true;
+}
+
+bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts,
+                                  Rows a) {
+  const int64_t pairs = routes.rows * routes.chosen;
+  if (!few(routes.rows) || pairs > kProgramChosen || !experts.alike) return false;
+  const Weights& w = experts.same.gate_up;
+  if (!fragments(w) || !fits(w, routes.rows) || a.cols % kTile != 0) return false;
+  if (norm_ || (choose_ && choose_->chosen_experts != routes.experts)) return false;
+  ChooseParams choose{};
+  choose.chosen_experts = routes.experts;
+  choose.weights = routes.weights;
+  choose.rows = narrow(routes.rows);
+  choose.chosen = narrow(routes.chosen);
+  const Range chosen = routes_range(routes.experts, pairs);
+  const Range weighed{routes.weights, routes.weights + pairs};
+  Ranges reads, writes{range(a)};
+  if (choose_) {
+    choose = *choose_;
+    reads.add({choose.logits, choose.logits + 2 * int64_t{choose.rows} * choose.experts});
+    writes.add(Ranges{chosen, weighed});
+    choose_.reset();
+  } else {
+    reads.add(Ranges{chosen, weighed});
+  }
+  // Half of the threads round there, two octets each.
+  if (h.cols > kHalfRow && kept_.h != h.data) return false;
+  if (!phases_.empty()) {
+    for (const Source& s : phases_.back().sources)
+      draft_.alone = draft_.alone || (s.ready == 0 && s.k > kHalfRow);
+  }
+  const Place at = place(failed, h.first(routes.rows), 1, reads, writes);
+  const int32_t tiles = narrow(a.cols / kTile);
+  ProductWork& p = add_product(at, WorkKind::experts, w, 1, pairs * tiles, 2 * w.leaves, true, false);
+  p.y = a.data;
+  p.ldy = a.cols;
+  p.values_stride = experts.same.gate_up_values;
+  p.scales_stride = experts.same.gate_up_scales;
+  p.tiles = divisor(tiles);
+  p.choose = choose;
+  p.chosen = divisor(routes.chosen);
+  if (choose.bias != nullptr) add_hint(phases_.back(), choose.bias, int64_t{choose.experts} * 4);
+  chosen_in_ = routes.experts;
+  return true;
+}
+
+bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts,
+                               Rows shared, Rows z) {
+  const int64_t pairs = routes.rows * routes.chosen;
+  if (!few(routes.rows) || pairs > kProgramChosen || !experts.alike || norm_ || choose_) return false;
+  const Weights& w = experts.same.down;
+  const int32_t leaf_jobs = narrow(routes.chosen) * w.leaves;
+  const int32_t tiles = (w.n + kTile - 1) / kTile;
+  const int64_t items = routes.rows * tiles;
+  // A block's items lie one after another.
+  const int64_t spanned = std::min<int64_t>(routes.rows, items / device_.processors / tiles + 2);
+  if (!fragments(w) || !fits(w, spanned * routes.chosen) || leaf_jobs * kTile > kProgramSums) return false;
+  draft_.alone = true;
+  phase_for({range(a), range(shared), routes_range(routes.experts, pairs)}, {range(z)}, 1);
+  Source s{};
+  s.x = a.data;
+  s.failed = failed;
+  s.rows = narrow(pairs);
+  s.k = w.k;
+  s.octets = divisor(w.k / 8);
+  s.per_leaf = divisor(w.groups() / w.leaves);
+  s.parts = 1;
+  s.flag_div = narrow(routes.chosen);
+  s.pairs = narrow(routes.chosen);
+  const bool known = chosen_in_ == routes.experts;
+  ProductWork& p =
+      add_product(add_source(s, nullptr, 1), WorkKind::down, w, 1, items, leaf_jobs, false, known);
+  p.y = z.data;
+  p.ldy = z.cols;
+  p.shared = shared.data;
+  p.values_stride = experts.same.down_values;
+  p.scales_stride = experts.same.down_scales;
+  p.tiles = divisor(tiles);
+  p.choose.chosen_experts = routes.experts;
+  p.choose.weights = routes.weights;
+  p.choose.rows = narrow(routes.rows);
+  p.choose.chosen = narrow(routes.chosen);
+  p.chosen = divisor(routes.chosen);
+  draft_.alone = true;
+  return true;
+}
+
+bool StepProgram::write_kv(const WriteKvAndQueriesParams& params) {
+  const WriteKvParams& p = params.write;
+  if (!few(p.rows) || norm_ || choose_) return false;
+  const int64_t heads = p.heads + 2 * p.cache.heads;
+  phase_for({{p.qkv, p.qkv + p.rows * p.ld}},
+            {{p.qkv, p.qkv + p.rows * p.ld},
+             {p.cache.keys, p.cache.keys + 1},
+             {params.queries.halves, params.queries.halves + 1}},
+            0);
+  add_work(WorkKind::write_kv, p.rows * heads, 1, false).write = params;
+  add_hint(phases_.back(), p.q_norm, kHead * 4);
+  add_hint(phases_.back(), p.k_norm, kHead * 4);
+  draft_.alone = true;
+  return true;
+}
+
+bool StepProgram::attention(const AttentionParams& params, const Queries& queries, int32_t last_position,
+                            bool single) {
+  if (!few(params.rows) || norm_ || choose_ || params.cache.heads > kMostKvHeads) return false;
+  constexpr int32_t kSpan = kSpanBlocks * 64;
+  const auto spans = narrow(std::bit_ceil(static_cast<uint32_t>(last_position / kSpan + 1)));
+  const int64_t floats = int64_t{params.rows} * params.heads * spans * kPartial;
+  if (floats > kMostPartials) return false;
+  AttentionWork work{};
+  work.partials = partials_.get<float>(floats);
+  work.rows = params;
+  work.queries = queries;
+  work.spans = spans;
+  const Range out{params.out, params.out + params.rows * params.ld_out};
+  if (spans <= kFoldedSpans) work.tickets = reinterpret_cast<uint32_t*>(tickets_.get());
+  const int64_t real = int64_t{params.rows} * params.cache.heads * (last_position / kSpan + 1);
+  work.whole = real >= int64_t{kManySpans} * device_.processors ? 1 : 0;
+  if (work.whole != 0) work.tickets = nullptr;
+  if (!phases_.empty() && single && work.whole == 0) {
+    const Work& last = phases_.back().works[0];
+    const WriteKvParams& write = last.write.write;
+    if (last.kind == WorkKind::write_kv && phases_.back().work_count == 1 && write.qkv == params.qkv &&
+        write.cache.keys == params.cache.keys && write.layer == params.layer) {
+      work.write = last.write;
+      work.writes = 1;
+      phases_.pop_back();
+    }
+  }
+  draft_.alone = true;
+  phase_for({}, {out}, 0);
+  const int64_t items = int64_t{params.rows} * params.cache.heads * spans;
+  add_work(WorkKind::attention, items, 1, false).attention = work;
+  draft_.alone = true;
+  if (work.writes != 0) {
+    add_hint(phases_.back(), work.write.write.q_norm, kHead * 4);
+    add_hint(phases_.back(), work.write.write.k_norm, kHead * 4);
+  }
+  if (work.tickets == nullptr) {
+    phase_for({}, {out}, 0);
+    add_work(WorkKind::fold, int64_t{params.rows} * params.heads, 1, false).attention = work;
+    draft_.alone = true;
+  }
+  return true;
+}
+
+StepProgram::Left StepProgram::finish() {
+  const Left left{std::exchange(norm_, {}), std::exchange(choose_, {})};
+  kept_ = {};
+  chosen_in_ = nullptr;
+  if (phases_.empty()) return left;
+  const size_t bytes = phases_.size() * sizeof(Phase);
+  const auto found = std::find_if(known_.begin(), known_.end(), [&](const Known& known) {
+    return known.phases.size() == phases_.size() &&
+           std::memcmp(known.phases.data(), phases_.data(), bytes) == 0;
+  });
+  if (found != known_.end()) {
+    std::rotate(known_.begin(), found, found + 1);
+  } else {
+    Known& made = known_.emplace_front(Known{phases_, DeviceBytes(static_cast<int64_t>(bytes), held_)});
+    check(cudaMemcpyAsync(made.memory.get(), made.phases.data(), bytes, cudaMemcpyHostToDevice,
+                          launcher_.stream()));
+    if (known_.size() > kKnownPrograms) known_.pop_back();
+  }
+  ProgramParams p{};
+  p.phases = reinterpret_cast<const Phase*>(known_.front().memory.get());
+  p.arrived = reinterpret_cast<uint64_t*>(arrived_.get());
+  p.count = narrow(static_cast<int64_t>(phases_.size()));
+  phases_.clear();
+  run_program(launcher_, p, device_.processors);
+  return left;
+}
+
+}  // namespace tercet::cuda

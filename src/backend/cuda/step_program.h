@@ -1,0 +1,124 @@
+// Collects the operations of a step of few rows into a program (kernels/program.h): each goes into the last
+// phase, or, where it needs what that one makes, into a new one.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <initializer_list>
+#include <optional>
+#include <vector>
+
+#include "backend/cuda/kernels/program.h"
+#include "backend/cuda/packing.h"
+#include "backend/cuda/runtime/memory.h"
+#include "backend/cuda/select/device.h"
+#include "ops/ops.h"
+
+namespace tercet::cuda {
+
+class StepProgram {
+ public:
+  StepProgram(Launcher& launcher, int64_t& held, const DeviceTraits& device);
+
+  // Each takes an operation, or returns false and has taken nothing.
+  bool norm(Rows x, Rows z, Vector weight, float eps, Rows h);
+  bool linear(uint8_t* failed, Rows h, const PackedLinear& weights, Rows y);
+  bool gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a);
+  bool route(uint8_t* failed, Rows h, const PackedLinear& router, Vector bias, RouterParams params,
+             Routes routes);
+  bool experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts, Rows a);
+  bool experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts, Rows shared,
+                    Rows z);
+  bool write_kv(const WriteKvAndQueriesParams& params);
+  /// `single`: no two rows are of one sequence.
+  bool attention(const AttentionParams& params, const Queries& queries, int32_t last_position, bool single);
+
+  /// A norm that was taken and that no operation has asked for yet.
+  struct Norm {
+    Rows x;
+    Vector weight;
+    float eps = 0.0F;
+    Rows h;
+  };
+  /// A choice of experts likewise.
+  struct Left {
+    std::optional<Norm> norm;
+    std::optional<ChooseParams> choose;
+  };
+  /// Queues what was taken; what is left is for kernels of its own.
+  Left finish();
+
+ private:
+  /// Memory that an operation reads or writes.
+  struct Range {
+    const void* first = nullptr;
+    const void* end = nullptr;
+  };
+  class Ranges {
+   public:
+    Ranges() = default;
+    Ranges(std::initializer_list<Range> ranges);
+    void add(const Range& range);
+    void add(const Ranges& others);
+    bool meet(const Ranges& others) const;
+
+   private:
+    std::array<Range, 24> ranges_;
+    size_t count_ = 0;
+  };
+  /// Of the last phase, which may grow.
+  struct Draft {
+    Ranges reads, writes;
+    const float* of[kPhaseSources] = {};  // the rows that its sources stand for
+    int32_t step[kPhaseSources] = {};     // distance of these rows in the source
+    int32_t shared = 0;                   // bytes of its sources
+    bool alone = false;                   // takes no more
+  };
+  /// Rows whose rounded form lies in planes_ and units_.
+  struct Kept {
+    const float* h = nullptr;
+    int64_t rows = 0, k = 0;
+    int32_t parts = 1;
+  };
+  struct Known {
+    std::vector<Phase> phases;
+    DeviceBytes memory;
+  };
+  /// Where a phase holds rows: every `step`-th of a source.
+  struct Place {
+    int32_t source, step;
+  };
+
+  static Range range(Rows rows) { return {rows.data, rows.data + rows.rows * rows.cols}; }
+  static Range routes_range(const int32_t* experts, int64_t count) { return {experts, experts + count}; }
+  bool few(int64_t rows) const;
+  /// Whether a pending norm is of other rows.
+  bool other_norm(const float* h) const { return norm_ && norm_->h.data != h; }
+  bool fits(const Weights& w, int64_t rows) const;
+  /// Whether the last phase can take an operation with these ranges and a source of that size (0: none).
+  bool joins(const Ranges& reads, const Ranges& writes, int32_t shared) const;
+  /// Makes the last phase one that does.
+  void phase_for(const Ranges& reads, const Ranges& writes, int32_t shared);
+  Place add_source(const Source& source, const float* of, int32_t step);
+  /// A phase that has the rows h, with what their rounding leaves where parts is 2, and takes an operation
+  /// that reads and writes this beside them.
+  Place place(uint8_t* failed, Rows h, int32_t parts, Ranges reads, Ranges writes);
+  Work& add_work(WorkKind kind, int64_t items, int64_t cost, bool early);
+  ProductWork& add_product(const Place& at, WorkKind kind, const Weights& w, int64_t rows, int64_t items,
+                           int32_t leaf_jobs, bool swiglu, bool early);
+
+  Launcher& launcher_;
+  int64_t& held_;
+  const DeviceTraits device_;
+  std::vector<Phase> phases_;
+  Draft draft_;
+  std::optional<Norm> norm_;
+  std::optional<ChooseParams> choose_;
+  const int32_t* chosen_in_ = nullptr;  // routes whose experts the program's blocks hold
+  Kept kept_;
+  Scratch planes_, units_, logits_, partials_;
+  DeviceBytes arrived_, tickets_;
+  std::deque<Known> known_;  // the latest first
+};
+
+}  // namespace tercet::cuda
