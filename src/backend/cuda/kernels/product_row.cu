@@ -1,4 +1,5 @@
 #include "backend/cuda/kernels/block.cuh"
+#include "backend/cuda/kernels/copies.cuh"
 #include "backend/cuda/kernels/fragments.cuh"
 #include "backend/cuda/kernels/product_row.h"
 
@@ -7,23 +8,11 @@ namespace {
 
 // As in rows_few.cu, loops stay loops: small kernels wait for their instructions more than for their data.
 
-__device__ inline void copy_async(void* shared, const void* global) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global));
-}
-
-__device__ inline void copy_pair_async(void* shared, const void* global) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(global));
-}
-
-__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
 /// By the calling warp.
 __device__ inline void copy_all(uint8_t* shared, const uint8_t* global, int bytes) {
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x) % 32 * 16; i < bytes; i += 32 * 16)
-    copy_async(shared + i, global + i);
+    copy_async(shared_address(shared + i), global + i);
 }
 
 /// Asks for groups [first, first + groups) of a tile.
@@ -39,14 +28,14 @@ __device__ inline void ask_for_row(uint8_t* shared, const Rounded& x, int64_t ro
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < 2 * pieces; i += static_cast<int>(blockDim.x)) {
     const int plane = i / pieces;
-    copy_async(shared + plane * (k + kPlanePad) + i % pieces * 16,
+    copy_async(shared_address(shared + plane * (k + kPlanePad) + i % pieces * 16),
                x.planes + (2 * row + plane) * k + i % pieces * 16);
   }
   const UnitSum* units = x.units + row * (k / kBlock);
   auto* held = reinterpret_cast<UnitSum*>(shared + 2 * (k + kPlanePad));
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < k / kBlock; i += static_cast<int>(blockDim.x)) {
-    copy_pair_async(held + i, units + i);
+    copy_pair_async(shared_address(held + i), units + i);
   }
 }
 
@@ -110,7 +99,7 @@ __global__ void row_kernel(FewProductParams p) {
     ask_for_row(rows + r * row_bytes(w.k), p.x, row, w.k);
     if (p.unfit != nullptr && blockIdx.x == 0 && threadIdx.x == 0 && p.unfit[row] != 0) p.failed[row] = 1;
   }
-  wait_for_copies();
+  wait_for_all_copies();
   __syncthreads();
   auto* const sums =
       reinterpret_cast<float*>(rows + row_count * row_bytes(w.k));  // [warps][16 outputs][4 rows]
@@ -169,7 +158,7 @@ __global__ void __launch_bounds__(kFewChosen * 32) down_kernel(FewDownParams p) 
   uint8_t* const rows = shared + p.chosen * w.leaves * bytes.all();
 #pragma unroll 1
   for (int j = 0; j < p.chosen; ++j) ask_for_row(rows + j * row_bytes(w.k), p.x, row * p.chosen + j, w.k);
-  wait_for_copies();
+  wait_for_all_copies();
   __syncthreads();
   if (warp < p.chosen) {
     float sum[2];

@@ -170,7 +170,7 @@ struct Fetcher : Flight {
       const int groups = min(left, planes == 2 ? 2 : 4);
       const int bytes = groups * planes * kBlockBytes;
       const int lane = static_cast<int>(threadIdx.x) % 32;
-      const auto stage = static_cast<uint32_t>(__cvta_generic_to_shared(ring() + fill * kStageBytes));
+      const auto stage = shared_address(ring() + fill * kStageBytes);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (i * 512 < bytes) copy_async(stage + i * 512 + lane * 16, values + i * 512 + lane * 16);
@@ -459,7 +459,7 @@ __device__ inline void run_heads(const WriteKvAndQueriesParams& p, Share share) 
 
 /// Asks for a phase's description.
 __device__ inline void ask_for_phase(Phase& to, const Phase* from) {
-  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(&to));
+  const auto shared = shared_address(&to);
   for (int i = static_cast<int>(threadIdx.x) * 16; i < static_cast<int>(sizeof(Phase));
        i += kProgramThreads * 16)
     copy_async(shared + i, reinterpret_cast<const uint8_t*>(from) + i);
@@ -511,13 +511,6 @@ class GridBarrier {
   unsigned long long goal_ = 0;
 };
 
-__device__ inline void note_time(const ProgramParams& p, int phase) {
-  if (p.times == nullptr || blockIdx.x > 0 || threadIdx.x > 0) return;
-  uint64_t now = 0;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  p.times[phase] = now;
-}
-
 __global__ void __launch_bounds__(kProgramThreads, 1) program_kernel(ProgramParams p) {
   GridBarrier barrier(p.arrived);
   const auto prepare = [](int which) {
@@ -541,7 +534,6 @@ __global__ void __launch_bounds__(kProgramThreads, 1) program_kernel(ProgramPara
   __syncthreads();
 #pragma unroll 1
   for (int i = 0; i < p.count; ++i) {
-    note_time(p, i);
     const int here = i % 2;
     const Phase& phase = fixed().phases[here];
     const Share* const shares = fixed().shares[here];
@@ -589,7 +581,6 @@ __global__ void __launch_bounds__(kProgramThreads, 1) program_kernel(ProgramPara
     ask_ahead(fixed().phases[1 - here], true, true);
     barrier.wait();
   }
-  note_time(p, p.count);
 }
 
 }  // namespace

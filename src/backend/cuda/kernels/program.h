@@ -134,7 +134,6 @@ struct alignas(16) Phase {
 struct ProgramParams {
   const Phase* phases;
   uint64_t* arrived;  // of the barrier; counts on from launch to launch
-  uint64_t* times;    // [count + 1] nanoseconds at which phases began, or null
   int32_t count;
   int32_t zero;
 };

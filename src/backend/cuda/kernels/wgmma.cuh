@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/copies.cuh"
+
 namespace tercet::cuda {
 
 /// Where rows of 64 fp16 numbers lie in shared memory, as wgmma reads them with a swizzle of 128 bytes: rows
@@ -111,10 +113,6 @@ __device__ inline void wgmma(float (&d)[32], uint64_t a, uint64_t b, int add) {
         "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
         "+f"(d[30]), "+f"(d[31])
       : "l"(a), "l"(b), "r"(add));
-}
-
-__device__ inline uint32_t shared_address(const void* shared) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
 /// The address of a block's dynamic shared memory, a multiple of 1,024, as a number that the compiler does
