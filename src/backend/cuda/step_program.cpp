@@ -337,6 +337,7 @@ bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
   const Weights& w = experts.same.gate_up;
   if (!fragments(w) || !fits(w, routes.rows) || a.cols % kTile != 0) return false;
   if (norm_ || (choose_ && choose_->chosen_experts != routes.experts)) return false;
+  if (h.cols > kHalfRow && kept_.h != h.data) return false;  // half of the threads round, two octets each
   ChooseParams choose{};
   choose.chosen_experts = routes.experts;
   choose.weights = routes.weights;
@@ -353,8 +354,6 @@ bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
   } else {
     reads.add(Ranges{chosen, weighed});
   }
-  // Half of the threads round there, two octets each.
-  if (h.cols > kHalfRow && kept_.h != h.data) return false;
   if (!phases_.empty()) {
     for (const Source& s : phases_.back().sources)
       draft_.alone = draft_.alone || (s.ready == 0 && s.k > kHalfRow);
