@@ -69,7 +69,7 @@ Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& lim
   for (const StagePlan& stage : stages) executor.stages.push_back(stage.layers);
   executor.make_ops = [&](size_t stage, int threads) { return make_ops(stages[stage].backend, threads); };
   executor.progress = [&](int64_t done, int64_t total) { progress.update(done * 1000 / total); };
-  const HashedSource hashed(opened.checkpoint.tensors);
+  const HashedSource hashed(opened.checkpoint.tensors, limits.digest ? executor.threads : 1);
   const TensorSource& tensors = limits.digest ? hashed : *opened.checkpoint.tensors;
   TERCET_TRY(model.executor, LocalExecutor::load(model.config, tensors, executor));
   if (limits.digest) model.digest = hashed.digest();

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <span>
 
 #include "base/sha256.h"
@@ -16,10 +17,34 @@ Result<TensorBytes> HashedSource::read(const TensorInfo& tensor) const {
     const std::lock_guard lock(mutex_);
     if (!hashes_.try_emplace(tensor.name).second) return tensor_bytes;
   }
-  const XXH128_hash_t hash = XXH3_128bits(tensor_bytes.bytes.data(), tensor_bytes.bytes.size());
+  const Hash hashed = hash(tensor_bytes.bytes);
   const std::lock_guard lock(mutex_);
-  hashes_[tensor.name] = {hash.low64, hash.high64};
+  hashes_[tensor.name] = hashed;
   return tensor_bytes;
+}
+
+HashedSource::Hash HashedSource::hash(std::span<const std::byte> bytes) const {
+  constexpr size_t kPiece = size_t{1} << 20;
+  const auto of = [](const void* data, size_t size) {
+    const XXH128_hash_t hash = XXH3_128bits(data, size);
+    return Hash{hash.low64, hash.high64};
+  };
+  if (bytes.size() <= kPiece) return of(bytes.data(), bytes.size());
+  std::vector<Hash> pieces((bytes.size() + kPiece - 1) / kPiece);
+  const auto hash_some = [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const auto piece = bytes.subspan(i * kPiece, std::min(kPiece, bytes.size() - i * kPiece));
+      pieces[i] = of(piece.data(), piece.size());
+    }
+  };
+  const std::unique_lock pool(pool_mutex_, std::try_to_lock);
+  const auto count = static_cast<int64_t>(pieces.size());
+  if (pool) {
+    pool_.parallel_for(count, 1, hash_some);
+  } else {
+    hash_some(0, count);
+  }
+  return of(pieces.data(), pieces.size() * sizeof(Hash));
 }
 
 std::string HashedSource::digest() const {

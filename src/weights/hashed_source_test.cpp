@@ -11,7 +11,7 @@ namespace {
 using testing::tensor_of;
 
 std::string digest_of(const std::vector<GeneratedTensor>& tensors, const std::vector<std::string>& read) {
-  const HashedSource source(make_generated_source(tensors, "origin"));
+  const HashedSource source(make_generated_source(tensors, "origin"), 3);
   for (const std::string& name : read) EXPECT_TRUE(source.read(*source.find(name)));
   return source.digest();
 }
@@ -24,6 +24,21 @@ TEST(HashedSource, NamesWhatWasReadInAnyOrder) {
   EXPECT_EQ(both, "0c06b10e362202483932bcd7a5a86b1c93d5e46cbc8733f8505f4348441a9bc2");
   EXPECT_EQ(digest_of(tensors, {"b", "a", "b"}), both);
   EXPECT_NE(digest_of(tensors, {"a"}), both);
+}
+
+TEST(HashedSource, PiecesOfALargeTensor) {
+  const auto digest = [](size_t changed) {
+    std::vector<uint8_t> values((size_t{2} << 20) + 1);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint8_t>(i % 251);
+    values[changed] ^= 1U;
+    return digest_of({tensor_of<uint8_t>("a", DType::u8, {static_cast<int64_t>(values.size())}, values)},
+                     {"a"});
+  };
+  // As Python's xxhash and hashlib have it.
+  EXPECT_EQ(digest(0), "eb645f5a532d6825f5d7b111f06c3e0e5e5ed45d91e407b044e938cb45ee8192");
+  EXPECT_NE(digest(1), digest(0));
+  EXPECT_NE(digest(size_t{1} << 20), digest(0));
+  EXPECT_NE(digest(size_t{2} << 20), digest(0));
 }
 
 TEST(HashedSource, EveryByteCounts) {
