@@ -21,6 +21,7 @@ class ForwardingOps : public Ops {
   }
   int64_t allocated() const override { return inner_->allocated(); }
   bool on_host() const override { return inner_->on_host(); }
+  void wait() override { inner_->wait(); }
 
   std::unique_ptr<Linear> pack_linear(std::span<const MatrixData> parts) override {
     return inner_->pack_linear(parts);

@@ -119,8 +119,11 @@ class Ops {
   /// Whether the device's memory is this process's own.
   virtual bool on_host() const { return true; }
 
-  // Loading. Data is copied; the sources may go afterwards. Parts of a product are stacked along n and may
-  // differ in bits and group, not in k.
+  /// Returns when all that was queued is done, loading too.
+  virtual void wait() {}
+
+  // Loading. Data is copied, perhaps after the call what MatrixData::owner keeps; the sources may go. Parts
+  // of a product are stacked along n and may differ in bits and group, not in k.
   virtual std::unique_ptr<Linear> pack_linear(std::span<const MatrixData> parts) = 0;
   virtual std::unique_ptr<Table> pack_table(const MatrixData& table) = 0;
   virtual std::unique_ptr<Experts> pack_experts(std::span<const MatrixData> gate,

@@ -106,7 +106,7 @@ Result<TensorBytes> read_checked(const TensorSource& source, const TensorInfo& t
     }
   };
   if (pool != nullptr) {
-    pool->parallel_for(count, 1 << 20, scan);
+    pool->parallel_for(count, 1 << 16, scan);
   } else {
     scan(0, count);
   }

@@ -37,7 +37,7 @@ class CudaOps final : public Ops {
         device_(traits_of(device, options.plain)),
         launcher_(stream_.get(), !options.plain, device_.overlaps()),
         input_(held_),
-        packer_(launcher_, held_, options.threads),
+        packer_(held_, options.threads, device_.overlaps()),
         products_(launcher_, held_, device_),
         evaluation_(launcher_, held_),
         angles_(launcher_, held_),
@@ -63,11 +63,13 @@ class CudaOps final : public Ops {
     });
   }
   void upload(void* device, const void* host, int64_t bytes) override {
-    wait();
+    use_device();
+    products_.settle();
+    launcher_.flush();
     forget();
-    // On the stream: the runtime may return before the bytes have arrived, and kernels must not.
+    // Returns when `host` may go. On the stream: the bytes may arrive later, and kernels must not read
+    // before.
     check(cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_.get()));
-    check(cudaStreamSynchronize(stream_.get()));
   }
   void download(void* host, const void* device, int64_t bytes) override {
     wait();
@@ -75,19 +77,25 @@ class CudaOps final : public Ops {
   }
   int64_t allocated() const override { return held_; }
   bool on_host() const override { return false; }
+  void wait() override {
+    use_device();
+    packer_.finish();
+    products_.settle();
+    launcher_.wait();
+  }
 
   std::unique_ptr<Linear> pack_linear(std::span<const MatrixData> parts) override {
-    wait();
-    return packer_.linear(parts);
+    use_device();
+    return packed(packer_.linear(parts));
   }
   std::unique_ptr<Table> pack_table(const MatrixData& data) override {
-    wait();
-    return packer_.table(data);
+    use_device();
+    return packed(packer_.table(data));
   }
   std::unique_ptr<Experts> pack_experts(std::span<const MatrixData> gate, std::span<const MatrixData> up,
                                         std::span<const MatrixData> down) override {
-    wait();
-    return packer_.experts(gate, up, down);
+    use_device();
+    return packed(packer_.experts(gate, up, down));
   }
 
   std::unique_ptr<KvCache> make_cache(int32_t layers, int32_t heads, int32_t pages) override {
@@ -285,10 +293,11 @@ class CudaOps final : public Ops {
 
   void use_device() const { check(cudaSetDevice(options_.device)); }
 
-  void wait() {
-    use_device();
-    products_.settle();
-    launcher_.wait();
+  /// What is being packed is ready when the next step begins.
+  template <class T>
+  std::unique_ptr<T> packed(std::unique_ptr<T> weights) {
+    if (live_steps_ > 0) packer_.finish();
+    return weights;
   }
 
   /// What was rounded ahead: the memory that it stands for may have changed.

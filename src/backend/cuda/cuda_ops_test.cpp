@@ -44,20 +44,57 @@ TEST(CudaDevice, OfANumberThatDoesNotExistIsRefused) {
   EXPECT_FALSE(cuda_read_bandwidth(999));
 }
 
-/// Such a matrix goes to the device in several pieces.
+/// Such matrices go to the device in several pieces.
 TEST(CudaPacking, LargeMatricesArriveWhole) {
   auto device = make_cuda_ops({.untried = true});
   if (!device) GTEST_SKIP() << device.error().message;
   cuda::HostOps ops(std::move(*device));
-  constexpr int64_t kN = 35000, kK = 2048;  // 40 MB
-  const backend_test::TestMatrix w(kN, kK, 4, 64, 120);
+  for (const int bits : {4, 0}) {
+    const int64_t n = bits == 4 ? 35000 : 9000, k = 2048;  // some 40 MB
+    const backend_test::TestMatrix w(n, k, bits, 64, 120);
+    const auto reference = make_reference_ops(1);
+    backend_test::TestRows h = backend_test::hard_rows(1, k, 121), expected(1, n), y(1, n);
+    const auto reference_step = reference->begin(backend_test::plain_batch(1));
+    const auto step = ops.begin(backend_test::plain_batch(1));
+    reference->linear(*reference_step, h.view(), *reference->pack_linear({&w.data, 1}), expected.view());
+    ops.linear(*step, h.view(), *ops.pack_linear({&w.data, 1}), y.view());
+    EXPECT_TRUE(y == expected) << bits;
+  }
+}
+
+TEST(CudaPacking, GoesOnAfterTheCallsAndLetsOwnersGo) {
+  auto device = make_cuda_ops({.threads = 3, .untried = true});
+  if (!device) GTEST_SKIP() << device.error().message;
+  cuda::HostOps ops(std::move(*device));
+  constexpr int64_t kN = 2000, kK = 2048;  // 2.3 MB, or floats of 8 MB
   const auto reference = make_reference_ops(1);
-  backend_test::TestRows h = backend_test::hard_rows(1, kK, 121), expected(1, kN), y(1, kN);
-  const auto reference_step = reference->begin(backend_test::plain_batch(1));
+  backend_test::TestRows h = backend_test::hard_rows(1, kK, 122);
+  std::vector<backend_test::TestRows> expected;
+  std::vector<std::unique_ptr<Linear>> packed;
+  std::vector<std::weak_ptr<const void>> owners;
+  const int64_t before = ops.allocated();
+  for (uint64_t i = 0; i < 40; ++i) {
+    const auto w = std::make_shared<backend_test::TestMatrix>(kN, kK, i % 8 == 7 ? 0 : 4, 64, 130 + i);
+    const auto step = reference->begin(backend_test::plain_batch(1));
+    reference->linear(*step, h.view(), *reference->pack_linear({&w->data, 1}),
+                      expected.emplace_back(1, kN).view());
+    MatrixData data = w->data;
+    data.owner = w;
+    owners.emplace_back(w);
+    packed.push_back(ops.pack_linear({&data, 1}));
+    ops.pack_linear({&data, 1});  // whom nobody wants any more
+  }
+  ops.wait();
+  for (const auto& owner : owners) EXPECT_TRUE(owner.expired());
+  int64_t bytes = 0;
+  for (const auto& weights : packed) bytes += weights->bytes;
+  EXPECT_LT(ops.allocated() - before, bytes + (int64_t{128} << 20)) << "what nobody wants is freed";
   const auto step = ops.begin(backend_test::plain_batch(1));
-  reference->linear(*reference_step, h.view(), *reference->pack_linear({&w.data, 1}), expected.view());
-  ops.linear(*step, h.view(), *ops.pack_linear({&w.data, 1}), y.view());
-  EXPECT_TRUE(y == expected);
+  for (size_t i = 0; i < packed.size(); ++i) {
+    backend_test::TestRows y(1, kN);
+    ops.linear(*step, h.view(), *packed[i], y.view());
+    EXPECT_TRUE(y == expected[i]) << i;
+  }
 }
 
 TEST(CudaGate, PassesHere) {

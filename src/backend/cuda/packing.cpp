@@ -34,6 +34,10 @@ bool same_form(const Weights& a, const Weights& b) {
   return a.k == b.k && a.group == b.group && a.planes == b.planes && a.wide == b.wide;
 }
 
+bool owned(std::span<const MatrixData> list) {
+  return std::all_of(list.begin(), list.end(), [](const MatrixData& data) { return data.owner != nullptr; });
+}
+
 int64_t tiles_of(const Weights& w) { return (w.n + kTile - 1) / kTile; }
 
 int64_t value_bytes(const Weights& w) {
@@ -89,33 +93,36 @@ int32_t dtype_code(DType dtype) {
   }
 }
 
-Packer::Packer(Launcher& launcher, int64_t& held, int threads)
-    : launcher_(launcher),
-      held_(held),
-      staging_(launcher, held, threads),
-      wide_(launcher, held),
-      units_(launcher, held),
-      flags_(launcher, held),
-      wild_(sizeof(int32_t), held) {
-  check(cudaMemset(wild_.get(), 0, sizeof(int32_t)));
+Packer::Packer(int64_t& held, int threads, bool overlap)
+    : held_(held),
+      launcher_(stream_.get(), false, overlap),
+      wide_(launcher_, held),
+      units_(launcher_, held),
+      failed_(launcher_, held),
+      staging_(launcher_, held, threads) {}
+
+const int32_t* Packer::start(std::shared_ptr<DeviceBytes> memory) {
+  memory_ = std::move(memory);
+  wild_ = flags_.next();
+  return wild_;
 }
 
-bool Packer::tame() {
+void Packer::end(bool owned) {
   pack_gathered();
-  int32_t wild = 0;
-  launcher_.wait();
-  check(cudaMemcpy(&wild, wild_.get(), sizeof wild, cudaMemcpyDeviceToHost));
-  check(cudaMemset(wild_.get(), 0, sizeof wild));
-  return wild == 0;
+  memory_ = nullptr;
+  if (!owned) finish();
 }
 
 void Packer::pack_gathered() {
   if (gathered_.empty()) return;
-  const uint8_t* const list = staging_.add(gathered_.data(), list_bytes(gathered_.size()));
-  staging_.send();
-  pack_affine(launcher_, gathered_, reinterpret_cast<const PackParams*>(list));
-  launcher_.flush();
+  const auto list = std::make_shared<std::vector<PackParams>>(std::move(gathered_));
   gathered_.clear();
+  const uint8_t* const on_device = staging_.add(list->data(), list_bytes(list->size()));
+  staging_.keep(list);
+  staging_.keep(memory_);
+  staging_.send([this, list, on_device] {
+    pack_affine(launcher_, *list, reinterpret_cast<const PackParams*>(on_device));
+  });
 }
 
 void Packer::fill(const Weights& to, int64_t first, const MatrixData& data) {
@@ -136,7 +143,8 @@ void Packer::fill(const Weights& to, int64_t first, const MatrixData& data) {
     p.values = staging_.add(some.values, values);
     p.scales = staging_.add(some.scales, scales);
     p.biases = staging_.add(some.biases, scales);
-    p.wild = reinterpret_cast<int32_t*>(wild_.get());
+    staging_.keep(some.owner);
+    p.wild = wild_;
     p.to = to;
     p.row_bytes = some.value_row_bytes();
     p.n = static_cast<int32_t>(some.n);
@@ -148,34 +156,50 @@ void Packer::fill(const Weights& to, int64_t first, const MatrixData& data) {
 }
 
 void Packer::fill_floats(const Weights& to, int64_t first, const MatrixData& data) {
-  const int64_t most = std::min<int64_t>(1024, Staging::kBytes / (data.k * dtype_size(data.dtype)));
+  const int64_t row_bytes = data.k * dtype_size(data.dtype);
+  const int64_t most = Staging::kBytes / row_bytes;
   TERCET_CHECK_GE(most, 1);
   pack_gathered();
-  staging_.make_room(std::min(most, data.n) * data.k * dtype_size(data.dtype));
+  staging_.make_room(std::min(most, data.n) * row_bytes);
+  if (const int64_t floats = std::min(most, data.n) * data.k; floats > most_floats_) {
+    finish();  // they grow while nobody uses them
+    most_floats_ = floats;
+  }
+  auto* const wide = wide_.get<float>(most_floats_);
+  auto* const units = units_.get<UnitSum>(most_floats_ / data.group);
+  auto* const failed = failed_.get<uint8_t>(most_floats_ / data.group);
   for (int64_t row = 0; row < data.n; row += most) {
     const MatrixData some = data.rows(row, std::min(most, data.n - row));
     const int64_t count = some.n * some.k;
-    const uint8_t* const staging = staging_.add(some.values, count * dtype_size(some.dtype));
-    staging_.send();
+    const uint8_t* const staging = staging_.add(some.values, some.n * row_bytes);
+    staging_.keep(some.owner);
+    staging_.keep(memory_);
     RoundParams p{};
-    auto* const wide = wide_.get<float>(count);
-    widen(launcher_, {staging, wide, count, dtype_code(some.dtype)});
     p.x = wide;
-    p.failed = flags_.get<uint8_t>(some.n);  // values that are not finite are the loader's to refuse
+    p.failed = failed;  // values that are not finite are the loader's to refuse
     p.weights = to;
     p.weights.leaves = 1;  // "F at least the row's largest minus 16": the whole row counts as one leaf
     const int64_t at = first + row;
     p.rounded.numbers = reinterpret_cast<int16_t*>(const_cast<uint8_t*>(to.values)) + at * to.k;
-    p.rounded.units = units_.get<UnitSum>(some.n * to.groups());
+    p.rounded.units = units;
     p.ldx = p.k = to.k;
     p.rows = static_cast<int32_t>(some.n);
     p.x_div = p.flag_div = 1;
     p.units_per_row = to.groups();
-    round_rows(launcher_, p);
     auto* const to_exponents = reinterpret_cast<int8_t*>(const_cast<uint8_t*>(to.scales)) + at * to.groups();
-    exponents(launcher_, {p.rounded.units, to_exponents, some.n * to.groups()});
-    launcher_.flush();
+    staging_.send([this, p, staging, wide, count, to_exponents, dtype = dtype_code(some.dtype)] {
+      widen(launcher_, {staging, wide, count, dtype});
+      round_rows(launcher_, p);
+      exponents(launcher_, {p.rounded.units, to_exponents, int64_t{p.rows} * p.units_per_row});
+    });
   }
+}
+
+const Weights* Packer::upload(const std::shared_ptr<DeviceBytes>& memory, int64_t at,
+                              std::vector<Weights> list) {
+  const auto owned = std::make_shared<const std::vector<Weights>>(std::move(list));
+  staging_.copy(memory, at, owned->data(), static_cast<int64_t>(owned->size() * sizeof(Weights)), owned);
+  return reinterpret_cast<const Weights*>(memory->get() + at);
 }
 
 std::unique_ptr<PackedLinear> Packer::linear(std::span<const MatrixData> parts) {
@@ -201,13 +225,14 @@ std::unique_ptr<PackedLinear> Packer::linear(std::span<const MatrixData> parts) 
   }
   Places places;
   places.add(merged);
-  out->memory = DeviceBytes(places.bytes(), held_);
-  out->bytes = out->memory.size();
-  places.start(out->memory.get());
+  out->memory = std::make_shared<DeviceBytes>(places.bytes(), held_);
+  out->bytes = out->memory->size();
+  places.start(out->memory->get());
   places.assign(merged);
   for (size_t i = 0; i < merged.size(); ++i) out->parts[i].weights = merged[i];
+  out->wild = start(out->memory);
   for (size_t i = 0; i < parts.size(); ++i) fill(merged[owner[i]], offset[i], parts[i]);
-  out->tame = tame();
+  end(owned(parts));
   return out;
 }
 
@@ -218,18 +243,18 @@ std::unique_ptr<PackedTable> Packer::table(const MatrixData& data) {
   out->vocabulary = data.n;
   out->hidden = data.k;
   out->bytes = values + 2 * scales;
-  out->memory = DeviceBytes(aligned(values) + 2 * aligned(scales), held_);
-  uint8_t* const memory = out->memory.get();
-  out->values = memory;
-  staging_.copy(memory, data.values, values);
+  out->memory = std::make_shared<DeviceBytes>(aligned(values) + 2 * aligned(scales), held_);
+  out->values = out->memory->get();
+  staging_.copy(out->memory, 0, data.values, values, data.owner);
   if (data.affine()) {
-    out->scales = memory + aligned(values);
+    out->scales = out->values + aligned(values);
     out->biases = out->scales + aligned(scales);
-    staging_.copy(memory + aligned(values), data.scales, scales);
-    staging_.copy(memory + aligned(values) + aligned(scales), data.biases, scales);
+    staging_.copy(out->memory, aligned(values), data.scales, scales, data.owner);
+    staging_.copy(out->memory, aligned(values) + aligned(scales), data.biases, scales, data.owner);
   }
   out->form = data;
   out->form.owner = nullptr;
+  end(data.owner != nullptr);
   return out;
 }
 
@@ -262,9 +287,9 @@ std::unique_ptr<PackedExperts> Packer::experts(std::span<const MatrixData> gate,
   places.add(outer);
   const auto weights_bytes = static_cast<int64_t>(count * sizeof(Weights));
   const int64_t lists = 3 * aligned(weights_bytes);
-  out->memory = DeviceBytes(lists + places.bytes(), held_);
-  out->bytes = out->memory.size();
-  places.start(out->memory.get() + lists);
+  out->memory = std::make_shared<DeviceBytes>(lists + places.bytes(), held_);
+  out->bytes = out->memory->size();
+  places.start(out->memory->get() + lists);
   places.assign(inner);
   places.assign(outer);
 
@@ -273,13 +298,9 @@ std::unique_ptr<PackedExperts> Packer::experts(std::span<const MatrixData> gate,
     gates.push_back(inner[2 * e]);
     ups.push_back(inner[2 * e + 1]);
   }
-  const std::vector<Weights>* all[] = {&gates, &ups, &outer};
-  const Weights** devices[] = {&out->gate, &out->up, &out->down};
-  for (int i = 0; i < 3; ++i) {
-    uint8_t* const at = out->memory.get() + i * aligned(weights_bytes);
-    staging_.copy(at, all[i]->data(), weights_bytes);
-    *devices[i] = reinterpret_cast<const Weights*>(at);
-  }
+  out->gate = upload(out->memory, 0, gates);
+  out->up = upload(out->memory, aligned(weights_bytes), ups);
+  out->down = upload(out->memory, 2 * aligned(weights_bytes), outer);
   if (out->alike) {
     AlikeExperts& same = out->same;
     same.gate_up = inner.front();
@@ -290,12 +311,13 @@ std::unique_ptr<PackedExperts> Packer::experts(std::span<const MatrixData> gate,
     same.down_values = value_bytes(outer.front());
     same.down_scales = scale_bytes(outer.front());
   }
+  out->wild = start(out->memory);
   for (size_t e = 0; e < count; ++e) {
     fill(gates[e], 0, gate[e]);
     fill(ups[e], 0, up[e]);
     fill(outer[e], 0, down[e]);
   }
-  out->tame = tame();
+  end(owned(gate) && owned(up) && owned(down));
   return out;
 }
 

@@ -1,6 +1,7 @@
 // Weights on the device.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,13 +21,15 @@ struct Part {
 };
 
 struct PackedLinear final : Linear {
-  DeviceBytes memory;
+  std::shared_ptr<DeviceBytes> memory;
   std::vector<Part> parts;
-  bool tame = false;  // PackParams::wild
+  const int32_t* wild = nullptr;  // PackParams::wild, known from Packer::finish() on
+
+  bool tame() const { return *wild == 0; }
 };
 
 struct PackedTable final : Table {
-  DeviceBytes memory;
+  std::shared_ptr<DeviceBytes> memory;
   const uint8_t* values = nullptr;
   const uint8_t* scales = nullptr;
   const uint8_t* biases = nullptr;
@@ -40,44 +43,55 @@ struct AlikeExperts {
 };
 
 struct PackedExperts final : Experts {
-  DeviceBytes memory;
+  std::shared_ptr<DeviceBytes> memory;
   const Weights* gate = nullptr;  // [count], on the device
   const Weights* up = nullptr;
   const Weights* down = nullptr;
   int64_t least_group = 0;  // of all
   bool alike = false;
-  bool tame = false;  // as PackedLinear
+  const int32_t* wild = nullptr;  // as PackedLinear
   AlikeExperts same;
+
+  bool tame() const { return *wild == 0; }
 };
 
 /// 0: bf16, 1: f16, 2: f32, as kernels have it.
 int32_t dtype_code(DType dtype);
 
-/// Copies and packs; done when the next queued work begins. Data may go when a call returns.
+/// Copies and packs, on a stream of its own; what it returns is good from finish() on. Data may go when a
+/// call returns, since what has no owner is waited for.
 class Packer {
  public:
-  /// `threads` of the host bring data on its way.
-  Packer(Launcher& launcher, int64_t& held, int threads);
+  /// `threads` of the host bring data on its way. `overlap`: the launcher's.
+  Packer(int64_t& held, int threads, bool overlap);
 
   std::unique_ptr<PackedLinear> linear(std::span<const MatrixData> parts);
   std::unique_ptr<PackedTable> table(const MatrixData& data);
   std::unique_ptr<PackedExperts> experts(std::span<const MatrixData> gate, std::span<const MatrixData> up,
                                          std::span<const MatrixData> down);
+  void finish() { staging_.finish(); }
 
  private:
+  /// A list for kernels, in `memory`.
+  const Weights* upload(const std::shared_ptr<DeviceBytes>& memory, int64_t at, std::vector<Weights> list);
   void fill(const Weights& to, int64_t first, const MatrixData& data);
   void fill_floats(const Weights& to, int64_t first, const MatrixData& data);
   /// Sends and packs what fill() has gathered.
   void pack_gathered();
-  /// Whether what was packed since the last call is.
-  bool tame();
+  /// Begins and ends what is packed into one memory.
+  const int32_t* start(std::shared_ptr<DeviceBytes> memory);
+  void end(bool owned);
 
-  Launcher& launcher_;
   int64_t& held_;
+  Stream stream_;
+  Launcher launcher_;
+  HostFlags flags_;
+  std::shared_ptr<DeviceBytes> memory_;  // being filled
+  int32_t* wild_ = nullptr;              // of that
+  std::vector<PackParams> gathered_;     // their data are in staging_, not sent yet
+  Scratch wide_, units_, failed_;
+  int64_t most_floats_ = 0;  // that these take
   Staging staging_;
-  std::vector<PackParams> gathered_;  // their data are in staging_, not sent yet
-  Scratch wide_, units_, flags_;
-  DeviceBytes wild_;
 };
 
 }  // namespace tercet::cuda

@@ -27,7 +27,7 @@ bool same_rounding(const Weights& a, const Weights& b) {
 }
 
 ExpertsForm form_of(const PackedExperts& experts) {
-  return {experts.same.gate_up, experts.same.down, experts.alike, experts.tame, experts.count};
+  return {experts.same.gate_up, experts.same.down, experts.alike, experts.tame(), experts.count};
 }
 
 }  // namespace
@@ -275,7 +275,7 @@ void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedL
   const Part* before = nullptr;
   std::optional<Ready> ready;
   for (const Part& part : weights.parts) {
-    const ProductKernel kernel = choose_product(device_, part.weights, y.rows, weights.tame).kernel;
+    const ProductKernel kernel = choose_product(device_, part.weights, y.rows, weights.tame()).kernel;
     if (any_form(kernel)) {
       any_linear(failed, h, ids, part, before, y);
       before = &part;
@@ -301,7 +301,7 @@ void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Row
   if (collected(program_.gate_up(failed, h, weights, a))) return;
   const Weights& w = weights.parts.front().weights;
   if (swiglu_inside(device_, w, weights.parts.size(), a.cols)) {
-    const ProductKernel kernel = choose_product(device_, w, h.rows, weights.tame, true).kernel;
+    const ProductKernel kernel = choose_product(device_, w, h.rows, weights.tame(), true).kernel;
     const Ready ready = round(h, nullptr, h.rows, failed, 1, form_for(kernel));
     FewProductParams p{};
     p.weights = w;
@@ -365,7 +365,7 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   sort_of_ = {};
   const int64_t rows = 2 * h.rows;
   auto* const logits = y_.get<float>(rows * router.n);
-  const ProductKernel kernel = choose_router(device_, router, h.rows, weights.tame).kernel;
+  const ProductKernel kernel = choose_router(device_, router, h.rows, weights.tame()).kernel;
   ChooseParams choose{};
   const Rounded rounded = round_for_router(failed, h, router, kernel, choose);
   if (any_form(kernel)) {

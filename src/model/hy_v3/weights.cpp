@@ -151,6 +151,7 @@ Result<Weights> load_weights(const Config& config, const TensorSource& source, c
   if (mtp_here) {
     TERCET_TRY(out.mtp, loader.mtp(*names.mtp));
   }
+  ops.wait();
   progress(end - begin, end - begin);
   log_info("weights of {} layers loaded in {:.3f} s", end - begin,
            std::chrono::duration<double>(Clock::now() - start).count());

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kInputBytes = int64_t{64} << 20;
 constexpr uint64_t kLeastInput = 256;
+constexpr size_t kFlags = 1024;  // of a block: a page
 
 }  // namespace
 
@@ -72,6 +73,19 @@ void StepInput::flush(cudaStream_t stream) {
   check(cudaMemcpyAsync(device_.get() + copied_, host_ + copied_, static_cast<size_t>(used_ - copied_),
                         cudaMemcpyHostToDevice, stream));
   copied_ = used_;
+}
+
+HostFlags::~HostFlags() {
+  for (int32_t* block : blocks_) cudaFreeHost(block);
+}
+
+int32_t* HostFlags::next() {
+  if (left_ == 0) {
+    check(cudaMallocHost(reinterpret_cast<void**>(&blocks_.emplace_back()), kFlags * sizeof(int32_t)));
+    std::memset(blocks_.back(), 0, kFlags * sizeof(int32_t));
+    left_ = kFlags;
+  }
+  return blocks_.back() + --left_;
 }
 
 }  // namespace tercet::cuda

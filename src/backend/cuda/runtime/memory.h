@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "backend/cuda/runtime/launcher.h"
 
@@ -82,6 +83,20 @@ class StepInput {
   uint8_t* host_ = nullptr;
   int64_t used_ = 0;
   int64_t copied_ = 0;
+};
+
+/// Words in the host's memory that are 0 until kernels set them, each given away once.
+class HostFlags {
+ public:
+  HostFlags() = default;
+  ~HostFlags();
+  HostFlags(const HostFlags&) = delete;
+
+  int32_t* next();
+
+ private:
+  std::vector<int32_t*> blocks_;
+  size_t left_ = 0;  // of the last block
 };
 
 }  // namespace tercet::cuda
