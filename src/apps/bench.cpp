@@ -65,7 +65,8 @@ void add_options(CLI::App& app, BenchArguments& arguments) {
   app.add_option("-o,--output", arguments.output, "md, csv or json (default: md)")
       ->check(one_of({"md", "csv", "json"}))
       ->option_text("FORM");
-  app.add_flag("--profile", arguments.profile, "Also the time of each part of the model");
+  app.add_flag("--profile", arguments.profile,
+               "Also the time of each part of the model, in a repetition more");
 }
 
 std::vector<int32_t> or_default(const std::vector<int32_t>& values, int32_t other) {
@@ -172,8 +173,7 @@ Result<void> load(const BenchArguments& arguments, std::span<const BenchTest> te
   TERCET_TRY(model.setting, describe(arguments, opened, stages, level));
   const auto plain_ops = [&](size_t stage, int threads) {
     const BackendKind backend = stages[stage].backend;
-    return level && backend == BackendKind::cpu ? make_cpu_ops(threads, level)
-                                                : make_ops(backend, threads, arguments.profile);
+    return level && backend == BackendKind::cpu ? make_cpu_ops(threads, level) : make_ops(backend, threads);
   };
   model.setting.multiply = multiply_rate(*plain_ops(stages.size() - 1, model.setting.threads));
 
@@ -194,7 +194,8 @@ Result<std::vector<BenchResult>> measure_all(const BenchArguments& arguments,
                                              const Console& console) {
   int64_t total = 0, done = 0;
   for (const BenchTest& test : tests) {
-    total += test.tokens() * (arguments.repetitions + 1) + int64_t{test.depth} * test.parallel;
+    total += test.tokens() * (arguments.repetitions + (arguments.profile ? 3 : 1)) +
+             int64_t{test.depth} * test.parallel;
   }
   Progress progress(console, "measuring", total);
   const BenchRun run{*model.executor,

@@ -96,21 +96,26 @@ class Runner {
   int64_t steps_ = 0;
 };
 
-void start_profiles(RankProfiles& profiles, bool on) {
-  for (Profile& profile : profiles) profile = {.on = on, .parts = {}};
+void start_profiles(RankProfiles& profiles, Profiling what) {
+  for (Profile& profile : profiles) profile = {.what = what, .parts = {}};
 }
 
-Profile sum_of(const RankProfiles& profiles) {
-  Profile sum;
+void add(Profile& sum, const RankProfiles& profiles) {
   for (const Profile& profile : profiles) {
     for (size_t i = 0; i < kModelParts; ++i) {
       sum.parts[i].calls += profile.parts[i].calls;
       sum.parts[i].bytes += profile.parts[i].bytes;
       sum.parts[i].products += profile.parts[i].products;
       sum.parts[i].seconds += profile.parts[i].seconds;
+      sum.parts[i].kernels += profile.parts[i].kernels;
     }
   }
-  return sum;
+}
+
+Result<double> timed(Runner& runner) {
+  const auto start = std::chrono::steady_clock::now();
+  TERCET_TRY_VOID(runner.repetition());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
@@ -139,28 +144,32 @@ double BenchResult::deviation() const {
 
 Result<BenchResult> measure(const BenchRun& run, const BenchTest& test) {
   Runner runner(run, test);
-  start_profiles(run.profiles, false);
+  start_profiles(run.profiles, Profiling::none);
   for (int32_t s = 0; s < test.parallel && test.depth > 0; ++s) {
     TERCET_TRY_VOID(runner.read(s, 0, test.depth, false));
   }
-  start_profiles(run.profiles, true);
+  start_profiles(run.profiles, Profiling::work);
   TERCET_TRY_VOID(runner.repetition());
-  const PartCost counted = sum_of(run.profiles).total();
-  const auto tokens = static_cast<double>(test.tokens());
   BenchResult result;
+  add(result.profile, run.profiles);
+  const PartCost counted = result.profile.total();
+  const auto tokens = static_cast<double>(test.tokens());
   result.test = test;
   result.steps = runner.steps();
   result.bytes = static_cast<double>(counted.bytes) / tokens;
   result.products = static_cast<double>(counted.products) / tokens;
 
-  start_profiles(run.profiles, run.profile);
+  start_profiles(run.profiles, Profiling::none);
   for (int32_t i = 0; i < run.repetitions; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    TERCET_TRY_VOID(runner.repetition());
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    result.rates.push_back(tokens / seconds.count());
+    TERCET_TRY(const double seconds, timed(runner));
+    result.rates.push_back(tokens / seconds);
   }
-  result.profile = sum_of(run.profiles);
+  if (!run.profile) return result;
+  for (int i = 0; i < 2; ++i) {
+    start_profiles(run.profiles, Profiling::time);
+    TERCET_TRY(result.profile_seconds, timed(runner));
+  }
+  add(result.profile, run.profiles);
   return result;
 }
 

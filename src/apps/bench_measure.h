@@ -38,7 +38,8 @@ struct BenchResult {
   int64_t steps = 0;          // of one repetition
   double bytes = 0;           // a token, counted: weights of the experts really chosen, and the cache
   double products = 0;        // a token
-  Profile profile;            // of all repetitions together; empty unless asked for
+  Profile profile;  // of one repetition; seconds and kernels if asked for, from one that was timed so
+  double profile_seconds = 0;  // of that one
 
   double mean() const;
   double deviation() const;  // of the sample; 0 for one repetition
@@ -49,7 +50,7 @@ struct BenchRun {
   RankProfiles& profiles;
   int32_t chunk = 512;  // tokens of a prompt in one step
   int32_t repetitions = 5;
-  bool profile = false;  // the repetitions too, and not the warm-up alone
+  bool profile = false;  // by part, in a repetition more
   std::function<void(int64_t tokens)> done;
 };
 
@@ -58,7 +59,8 @@ struct BenchRun {
 /// Timed: a repetition as a whole, that is all steps, making their plans, and drawing. The prompt's last
 /// token and every decoded one get logits over the whole vocabulary, their log-probability and a greedy
 /// draw, which is the next input. Not timed: loading, filling, the warm-up. Prompts are random tokens.
-/// Repetitions compute the same bits, so that what the warm-up counted is true of all.
+/// Repetitions compute the same bits, so that what the warm-up counted is true of all. The profile has two
+/// more of them, the second for its times: a device's steps with marks between the parts are other graphs.
 /// Error: the model met a value that is not finite.
 Result<BenchResult> measure(const BenchRun& run, const BenchTest& test);
 

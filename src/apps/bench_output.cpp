@@ -51,7 +51,7 @@ double giga(double value) { return value * 1e-9; }
 
 OrderedJson profile_json(const BenchSetting& setting, const BenchResult& result) {
   OrderedJson parts = OrderedJson::array();
-  const double steps = static_cast<double>(result.steps) * static_cast<double>(result.rates.size());
+  const auto steps = static_cast<double>(result.steps);
   for (size_t i = 0; i < kModelParts; ++i) {
     const PartCost& cost = result.profile.parts[i];
     if (cost.calls == 0) continue;
@@ -59,6 +59,7 @@ OrderedJson profile_json(const BenchSetting& setting, const BenchResult& result)
     const auto products = static_cast<double>(cost.products);
     parts.push_back({{"part", part_name(static_cast<ModelPart>(i))},
                      {"calls_per_step", static_cast<double>(cost.calls) / steps},
+                     {"kernels_per_step", static_cast<double>(cost.kernels) / steps},
                      {"seconds_per_step", cost.seconds / steps},
                      {"bytes_per_step", bytes / steps},
                      {"products_per_step", products / steps},
@@ -97,13 +98,17 @@ std::string csv_cell(const OrderedJson& value) {
   return quoted + "\"";
 }
 
+bool in_layers(ModelPart part) { return part != ModelPart::embedding && part < ModelPart::mtp_input; }
+
 std::string profile_table(const BenchSetting& setting, const BenchResult& result) {
-  const double steps = static_cast<double>(result.steps) * static_cast<double>(result.rates.size());
-  const double total = static_cast<double>(result.test.tokens()) * static_cast<double>(result.rates.size()) /
-                       result.mean();  // seconds, near enough: of the mean rate
-  std::vector<Row> rows = {{"part", "time", "µs a call", "calls", "µs a step", "MB a call", "GB/s",
-                            "G products/s", "of its floor"}};
-  double layer_seconds = 0, known = 0;
+  const auto steps = static_cast<double>(result.steps);
+  const auto layers = steps * static_cast<double>(setting.layers);
+  const double seconds = result.profile_seconds;
+  const bool kernels = result.profile.total().kernels > 0;  // else nobody counts them
+  std::vector<Row> rows = {{"part", "time", "calls", "µs a call", "µs a step", "MB a call", "GB/s",
+                            "of the bandwidth", "G products/s", "of its floor"}};
+  if (kernels) rows.front().insert(rows.front().begin() + 3, "kernels a call");
+  PartCost layer;
   for (size_t i = 0; i < kModelParts; ++i) {
     const PartCost& cost = result.profile.parts[i];
     if (cost.calls == 0) continue;
@@ -111,20 +116,33 @@ std::string profile_table(const BenchSetting& setting, const BenchResult& result
     const auto calls = static_cast<double>(cost.calls);
     const auto bytes = static_cast<double>(cost.bytes);
     const auto products = static_cast<double>(cost.products);
-    known += cost.seconds;
-    if (part != ModelPart::embedding && part < ModelPart::mtp_input) layer_seconds += cost.seconds;
-    rows.push_back({std::string(part_name(part)), fmt::format("{:.1f} %", 100 * cost.seconds / total),
-                    fmt::format("{:.1f}", cost.seconds / calls * 1e6), fmt::format("{:.0f}", calls / steps),
-                    fmt::format("{:.0f}", cost.seconds / steps * 1e6),
-                    fmt::format("{:.3f}", bytes / calls * 1e-6),
-                    fmt::format("{:.1f}", giga(bytes / cost.seconds)),
-                    fmt::format("{:.1f}", giga(products / cost.seconds)),
-                    fmt::format("{:.0f} %", 100 * floor_seconds(setting, bytes, products) / cost.seconds)});
+    if (in_layers(part)) {
+      layer.seconds += cost.seconds;
+      layer.kernels += cost.kernels;
+    }
+    Row row = {std::string(part_name(part)),
+               fmt::format("{:.1f} %", 100 * cost.seconds / seconds),
+               fmt::format("{:.0f}", calls / steps),
+               fmt::format("{:.1f}", cost.seconds / calls * 1e6),
+               fmt::format("{:.0f}", cost.seconds / steps * 1e6),
+               fmt::format("{:.3f}", bytes / calls * 1e-6),
+               fmt::format("{:.1f}", giga(bytes / cost.seconds)),
+               fmt::format("{:.0f} %", 100 * bytes / cost.seconds / setting.bandwidth),
+               fmt::format("{:.1f}", giga(products / cost.seconds)),
+               fmt::format("{:.0f} %", 100 * floor_seconds(setting, bytes, products) / cost.seconds)};
+    if (kernels)
+      row.insert(row.begin() + 3, fmt::format("{:.1f}", static_cast<double>(cost.kernels) / calls));
+    rows.push_back(std::move(row));
   }
-  return fmt::format("{}: {:.0f} µs a step, {:.1f} µs a layer, {:.1f} % outside the operations\n\n{}",
-                     result.test.name(), total / steps * 1e6,
-                     layer_seconds / steps / static_cast<double>(setting.layers) * 1e6,
-                     std::max(0.0, 100 * (1 - known / total)), table(rows, 1));
+  const double usual = static_cast<double>(result.test.tokens()) / result.mean();
+  const std::string alone = kernels ? ", when they do not overlap" : "";
+  const std::string of_layer =
+      kernels ? fmt::format(" and {:.1f} kernels", static_cast<double>(layer.kernels) / layers) : "";
+  return fmt::format(
+      "{}: {:.0f} µs a step, {:.0f} with its parts timed{}: {:.1f} µs{} a layer, {:.1f} % outside the "
+      "parts\n\n{}",
+      result.test.name(), usual / steps * 1e6, seconds / steps * 1e6, alone, layer.seconds / layers * 1e6,
+      of_layer, std::max(0.0, 100 * (1 - result.profile.total().seconds / seconds)), table(rows, 1));
 }
 
 }  // namespace
@@ -180,7 +198,7 @@ std::string json(const BenchSetting& setting, std::span<const BenchResult> resul
   for (const BenchResult& result : results) {
     OrderedJson values = fields(setting, result);
     values["samples_ts"] = result.rates;
-    if (result.profile.total().calls > 0) values["profile"] = profile_json(setting, result);
+    if (result.profile_seconds > 0) values["profile"] = profile_json(setting, result);
     out.push_back(std::move(values));
   }
   return out.dump(2) + "\n";

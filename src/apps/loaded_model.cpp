@@ -43,11 +43,10 @@ std::optional<bool> verified_here() {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_ops(BackendKind kind, int threads, bool synchronous) {
+std::unique_ptr<Ops> make_ops(BackendKind kind, int threads) {
   if (kind == BackendKind::reference) return make_reference_ops(threads);
   if (kind == BackendKind::cpu) return make_cpu_ops(threads);
-  Result<std::unique_ptr<Ops>> ops =
-      make_cuda_ops({.threads = threads, .verified = verified_here(), .synchronous = synchronous});
+  Result<std::unique_ptr<Ops>> ops = make_cuda_ops({.threads = threads, .verified = verified_here()});
   TERCET_CHECK(ops.has_value());  // plan_stages() saw the device
   return std::move(*ops);
 }

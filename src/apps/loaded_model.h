@@ -33,8 +33,7 @@ Result<LoadedModel> load_model(const ModelOptions& options, const RunLimits& lim
 /// A path's checkpoint or a synthetic one. Errors of the config name its file.
 Result<OpenedModel> open_model(const ModelOptions& options);
 
-/// `synchronous`: for who times single operations.
-std::unique_ptr<Ops> make_ops(BackendKind kind, int threads, bool synchronous = false);
+std::unique_ptr<Ops> make_ops(BackendKind kind, int threads);
 
 /// The options' threads, or all that this process may use.
 int thread_count(const ModelOptions& options);

@@ -22,6 +22,8 @@ class ForwardingOps : public Ops {
   int64_t allocated() const override { return inner_->allocated(); }
   bool on_host() const override { return inner_->on_host(); }
   void wait() override { inner_->wait(); }
+  bool mark() override { return inner_->mark(); }
+  std::vector<Lap> laps() override { return inner_->laps(); }
 
   std::unique_ptr<Linear> pack_linear(std::span<const MatrixData> parts) override {
     return inner_->pack_linear(parts);

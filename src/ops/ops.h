@@ -107,6 +107,12 @@ struct RopeParams {
   double theta = 0.0;
 };
 
+/// Work of a device.
+struct Lap {
+  double seconds = 0;
+  int64_t kernels = 0;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -121,6 +127,11 @@ class Ops {
 
   /// Returns when all that was queued is done, loading too.
   virtual void wait() {}
+  /// Sets a mark behind what was queued. False where there is none, since calls return when their work is
+  /// done.
+  virtual bool mark() { return false; }
+  /// What lies between the marks that were set since the last call, in their order; waits for them.
+  virtual std::vector<Lap> laps() { return {}; }
 
   // Loading. Data is copied, perhaps after the call what MatrixData::owner keeps; the sources may go. Parts
   // of a product are stacked along n and may differ in bits and group, not in k.

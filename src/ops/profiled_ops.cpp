@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/check.h"
 #include "ops/forwarding_ops.h"
 
 namespace tercet {
@@ -33,6 +34,16 @@ class ProfiledOps final : public ForwardingOps {
   ProfiledOps(std::unique_ptr<Ops> inner, Profile& profile)
       : ForwardingOps(std::move(inner)), profile_(profile) {}
 
+  std::unique_ptr<Step> begin(const Batch& batch) override {
+    std::unique_ptr<Step> step = inner_->begin(batch);
+    if (profile_.what == Profiling::time) inner_->mark();
+    return step;
+  }
+  std::vector<uint8_t> failed(Step& step) override {
+    std::vector<uint8_t> flags = inner_->failed(step);
+    if (profile_.what == Profiling::time) add_laps();
+    return flags;
+  }
   void embed(Step& step, std::span<const int32_t> tokens, const Table& table, Rows x) override {
     const int64_t row_bytes = table.bytes / std::max<int64_t>(1, table.vocabulary);
     run(ModelPart::embedding, {static_cast<int64_t>(tokens.size()) * row_bytes, 0},
@@ -69,7 +80,7 @@ class ProfiledOps final : public ForwardingOps {
              Routes routes) override {
     run(ModelPart::router, linear_work(router, h.rows),
         [&] { inner_->route(step, h, router, bias, params, routes); });
-    if (profile_.on) count_experts(routes);
+    if (profile_.what == Profiling::work) count_experts(routes);
   }
   void experts_gate_up(Step& step, Rows h, const Routes& routes, const Experts& experts, Rows a) override {
     run(ModelPart::experts_gate_up, experts_work(experts, routes, gate_up_size(experts)),
@@ -120,23 +131,43 @@ class ProfiledOps final : public ForwardingOps {
     distinct_ = std::unique(chosen_.begin(), chosen_.end()) - chosen_.begin();
   }
 
+  /// Of a step, which has ended.
+  void add_laps() {
+    const std::vector<Lap> laps = inner_->laps();
+    TERCET_CHECK_EQ(laps.size(), marked_.size());
+    for (size_t i = 0; i < laps.size(); ++i) {
+      PartCost& cost = profile_.parts[static_cast<size_t>(marked_[i])];
+      cost.seconds += laps[i].seconds;
+      cost.kernels += laps[i].kernels;
+    }
+    marked_.clear();
+  }
+
   template <class Call>
   void run(ModelPart part, Work work, const Call& call) {
     before_ = part;
-    if (!profile_.on) return call();
+    PartCost& cost = profile_.parts[static_cast<size_t>(part)];
+    if (profile_.what == Profiling::work) {
+      ++cost.calls;
+      cost.bytes += work.bytes;
+      cost.products += work.products;
+    }
+    if (profile_.what != Profiling::time) return call();
     const auto start = std::chrono::steady_clock::now();
     call();
-    PartCost& cost = profile_.parts[static_cast<size_t>(part)];
-    cost.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    ++cost.calls;
-    cost.bytes += work.bytes;
-    cost.products += work.products;
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    if (inner_->mark()) {
+      marked_.push_back(part);
+    } else {
+      cost.seconds += seconds.count();
+    }
   }
 
   Profile& profile_;
   ModelPart before_ = ModelPart::draw;
   std::vector<int32_t> chosen_;
-  int64_t distinct_ = 0;  // experts in the last routes
+  int64_t distinct_ = 0;           // experts in the last routes
+  std::vector<ModelPart> marked_;  // in this step
 };
 
 }  // namespace
@@ -156,6 +187,7 @@ PartCost Profile::total() const {
     sum.bytes += part.bytes;
     sum.products += part.products;
     sum.seconds += part.seconds;
+    sum.kernels += part.kernels;
   }
   return sum;
 }

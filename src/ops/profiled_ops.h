@@ -39,20 +39,28 @@ struct PartCost {
   int64_t bytes = 0;     // of weights and cache that must be read, each once a call
   int64_t products = 0;  // multiplications that the model asks for
   double seconds = 0;
+  int64_t kernels = 0;  // of a device
+};
+
+/// What ProfiledOps adds up.
+enum class Profiling : uint8_t {
+  none,
+  work,  // calls, bytes and products; routes are downloaded to count the experts really chosen
+  time,  // seconds and kernels
 };
 
 /// What ProfiledOps writes to: one thread.
 struct Profile {
-  bool on = false;
+  Profiling what = Profiling::none;
   std::array<PartCost, kModelParts> parts;
 
   const PartCost& of(ModelPart part) const { return parts[static_cast<size_t>(part)]; }
   PartCost total() const;
 };
 
-/// `inner`, whose work is added to `profile` (which must outlive it) while that is on. Times are those of the
-/// calls: of the work itself where a backend works within the call. Routes are downloaded to count the
-/// experts really chosen, outside the time; off, a call costs one branch.
+/// `inner`, whose work is added to `profile` (which must outlive it) as that says. Times are those of the
+/// calls where work is done within them; else of the device, between marks after each operation, and what
+/// waits for the next operation counts there. With Profiling::none a call costs a branch.
 std::unique_ptr<Ops> make_profiled_ops(std::unique_ptr<Ops> inner, Profile& profile);
 
 }  // namespace tercet

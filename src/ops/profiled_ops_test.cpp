@@ -18,6 +18,8 @@ class FakeOps : public Ops {
   MOCK_METHOD(Buffer, allocate, (int64_t), (override));
   MOCK_METHOD(void, upload, (void*, const void*, int64_t), (override));
   MOCK_METHOD(int64_t, allocated, (), (const, override));
+  MOCK_METHOD(bool, mark, (), (override));
+  MOCK_METHOD(std::vector<Lap>, laps, (), (override));
   MOCK_METHOD(std::unique_ptr<Linear>, pack_linear, (std::span<const MatrixData>), (override));
   MOCK_METHOD(std::unique_ptr<Table>, pack_table, (const MatrixData&), (override));
   MOCK_METHOD(std::unique_ptr<Experts>, pack_experts,
@@ -50,7 +52,7 @@ class FakeOps : public Ops {
 
 class ProfiledOpsTest : public testing::Test {
  protected:
-  Profile profile_{.on = true, .parts = {}};
+  Profile profile_{.what = Profiling::work, .parts = {}};
   NiceMock<FakeOps>* inner_ = new NiceMock<FakeOps>;  // owned by ops_
   std::unique_ptr<Ops> ops_ = make_profiled_ops(std::unique_ptr<Ops>(inner_), profile_);
   Step step_;
@@ -125,7 +127,7 @@ TEST_F(ProfiledOpsTest, CountsTheCacheThatASequenceSees) {
 }
 
 TEST_F(ProfiledOpsTest, CallsThroughWhereItIsOff) {
-  profile_.on = false;
+  profile_.what = Profiling::none;
   EXPECT_CALL(*inner_, evaluate(_, _, _)).WillOnce([] { return std::vector<RowResult>(3); });
   EXPECT_EQ(ops_->evaluate(step_, {}, {}).size(), 3U);
   EXPECT_CALL(*inner_, norm(_, _, _, 0.5F, _));
@@ -134,14 +136,31 @@ TEST_F(ProfiledOpsTest, CallsThroughWhereItIsOff) {
 }
 
 TEST_F(ProfiledOpsTest, TimesTheCall) {
+  profile_.what = Profiling::time;
   EXPECT_CALL(*inner_, evaluate(_, _, _)).WillOnce([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return std::vector<RowResult>();
   });
   ops_->evaluate(step_, {}, {});
   EXPECT_GE(profile_.of(ModelPart::draw).seconds, 0.005);
+  EXPECT_EQ(profile_.of(ModelPart::draw).calls, 0);
   EXPECT_EQ(part_name(ModelPart::draw), "draw");
   EXPECT_EQ(part_name(ModelPart::embedding), "embedding");
+}
+
+TEST_F(ProfiledOpsTest, TakesADevicesTimesFromItsMarks) {
+  profile_.what = Profiling::time;
+  EXPECT_CALL(*inner_, mark()).Times(4).WillRepeatedly(testing::Return(true));
+  EXPECT_CALL(*inner_, laps()).WillOnce([] { return std::vector<Lap>{{0.5, 2}, {0.25, 1}, {1, 3}}; });
+  ops_->begin({});
+  ops_->norm(step_, {}, {}, 0.5F, {});
+  ops_->linear(step_, {}, linear(4, 4, 1), {});
+  ops_->norm(step_, {}, {}, 0.5F, {});
+  ops_->failed(step_);
+  EXPECT_EQ(profile_.of(ModelPart::norms).seconds, 1.5);
+  EXPECT_EQ(profile_.of(ModelPart::norms).kernels, 5);
+  EXPECT_EQ(profile_.of(ModelPart::qkv).seconds, 0.25);
+  EXPECT_EQ(profile_.total().kernels, 6);
 }
 
 }  // namespace

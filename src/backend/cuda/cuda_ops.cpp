@@ -84,6 +84,15 @@ class CudaOps final : public Ops {
     launcher_.wait();
   }
 
+  bool mark() override {
+    launcher_.mark();
+    return true;
+  }
+  std::vector<Lap> laps() override {
+    wait();
+    return launcher_.laps();
+  }
+
   std::unique_ptr<Linear> pack_linear(std::span<const MatrixData> parts) override {
     use_device();
     return packed(packer_.linear(parts));
@@ -137,7 +146,6 @@ class CudaOps final : public Ops {
     for (const PageCopy& copy : copies) {
       copy_page(launcher_, {own(cache).view, cache.layers, copy.from, copy.to, 0});
     }
-    done();
   }
 
   std::vector<uint8_t> failed(Step& step) override {
@@ -149,19 +157,16 @@ class CudaOps final : public Ops {
   void embed(Step&, std::span<const int32_t> tokens, const Table& table, Rows x) override {
     TERCET_CHECK_EQ(x.cols, table.hidden);
     embed_rows(tokens, own(table), x, x.cols);
-    done();
   }
 
   void norm(Step&, Rows x, Vector weight, float eps, Rows h) override {
     TERCET_CHECK_EQ(x.cols, weight.size);
     products_.norm(x, {}, weight, eps, h);
-    done();
   }
 
   void add_norm(Step&, Rows x, Rows z, Vector weight, float eps, Rows h) override {
     if (weight.data != nullptr) TERCET_CHECK_EQ(x.cols, weight.size);
     products_.norm(x, z, weight, eps, h);
-    done();
   }
 
   void linear(Step& step, Rows h, const Linear& weights, Rows y) override {
@@ -169,7 +174,6 @@ class CudaOps final : public Ops {
     check_product(h, weights, y.cols);
     rounded_queries_ = nullptr;
     products_.linear(own(step).failed, h, nullptr, own(weights), y);
-    done();
   }
 
   void linear_of(Step& step, Rows h, std::span<const int32_t> rows, const Linear& weights, Rows y) override {
@@ -178,7 +182,6 @@ class CudaOps final : public Ops {
     if (rows.empty()) return;
     const int32_t* ids = input_.put(rows.data(), y.rows);
     products_.linear(own(step).failed, h, ids, own(weights), y);
-    done();
   }
 
   void write_kv(Step& step, Rows qkv, Vector q_norm, Vector k_norm, float eps, RopeParams rope,
@@ -207,7 +210,6 @@ class CudaOps final : public Ops {
     }
     products_.written(qkv);
     rounded_queries_ = options_.plain ? nullptr : qkv.data;
-    done();
   }
 
   void attention(Step& step, Rows qkv, const KvCache& cache, int32_t layer, Rows out) override {
@@ -231,13 +233,11 @@ class CudaOps final : public Ops {
                !products_.program().attention(p, queries_of(p.rows, p.heads), s.last_position, s.single())) {
       if (attend(s, p)) products_.hold_rounded(out);
     }
-    done();
   }
 
   void gate_up(Step& step, Rows h, const Linear& weights, Rows a) override {
     check_product(h, weights, 2 * a.cols);
     products_.gate_up(own(step).failed, h, own(weights), a);
-    done();
   }
 
   void route(Step& step, Rows h, const Linear& router, Vector bias, RouterParams params,
@@ -245,14 +245,12 @@ class CudaOps final : public Ops {
     TERCET_CHECK_EQ(own(router).parts.size(), size_t{1});
     check_product(h, router, router.n);
     products_.route(own(step).failed, h, own(router), bias, params, routes);
-    done();
   }
 
   void experts_gate_up(Step& step, Rows h, const Routes& routes, const Experts& experts, Rows a) override {
     TERCET_CHECK_EQ(a.cols, experts.inter);
     TERCET_CHECK_EQ(h.cols, experts.hidden);
     products_.experts_gate_up(own(step).failed, h, routes, own(experts), a);
-    done();
   }
 
   void experts_down(Step& step, Rows a, const Routes& routes, const Experts& experts, Rows shared,
@@ -260,7 +258,6 @@ class CudaOps final : public Ops {
     TERCET_CHECK_EQ(z.cols, experts.out);
     TERCET_CHECK_EQ(a.cols, experts.down_k);
     products_.experts_down(own(step).failed, a, routes, own(experts), shared, z);
-    done();
   }
 
   void mtp_input(Step&, std::span<const int32_t> next, const Table& table, Rows hidden, Vector enorm,
@@ -270,7 +267,6 @@ class CudaOps final : public Ops {
     products_.norm_into(out.data, out.cols, out.rows, enorm, eps, out.data, out.cols);
     products_.norm_into(hidden.data, hidden.cols, out.rows, hnorm, eps, out.data + table.hidden, out.cols);
     products_.written(out);
-    done();
   }
 
   std::vector<RowResult> evaluate(Step& step, Rows logits, std::span<const RowOutput> outputs) override {
@@ -304,10 +300,6 @@ class CudaOps final : public Ops {
   void forget() {
     products_.forget();
     rounded_queries_ = nullptr;
-  }
-
-  void done() {
-    if (options_.synchronous) wait();
   }
 
   void place_rows(CudaStep& step) {

@@ -19,7 +19,6 @@ struct CudaOptions {
   bool plain = false;    // the plain kernels only: slow, and obviously right
   bool untried = false;  // the fast kernels, without the trials that make_cuda_ops() asks of them
   std::optional<bool> verified = {};  // what `tercet verify device` found on such a device, if it ran
-  bool synchronous = false;           // each operation ends before its call returns, for who times them
 };
 
 struct CudaDevice {

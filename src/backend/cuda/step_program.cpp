@@ -68,7 +68,8 @@ StepProgram::StepProgram(Launcher& launcher, int64_t& held, const DeviceTraits& 
 }
 
 bool StepProgram::few(int64_t rows) const {
-  return rows > 0 && choose_step(device_, rows).kernel == StepForm::program;
+  // Between marks, an operation's kernels tell more of it than a program that is cut there.
+  return rows > 0 && !launcher_.marked() && choose_step(device_, rows).kernel == StepForm::program;
 }
 
 StepProgram::Ranges::Ranges(std::initializer_list<Range> ranges) {

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/ops.h"
+
 namespace tercet::cuda {
 
 class Launcher {
@@ -54,6 +56,14 @@ class Launcher {
   /// Called before a kernel is queued and before queued ones run: queues what is collected elsewhere.
   void set_collected(std::function<void()> collected) { collected_ = std::move(collected); }
 
+  /// Queues a mark, for laps(), behind what is collected. A kernel does not begin before the mark in front of
+  /// it, nor a mark end before what is in front of it.
+  void mark();
+  /// What lies between the marks since the last call, which must have been reached.
+  std::vector<Lap> laps();
+  /// Whether marks were set since.
+  bool marked() const { return set_ > 0; }
+
   /// Runs what is queued; returns before it is done.
   void flush();
   /// Runs what is queued and waits for it.
@@ -67,7 +77,8 @@ class Launcher {
     const void* kernel = nullptr;
     dim3 grid, block;
     uint32_t shared = 0;
-    uint32_t together = 0;  // 1: all blocks must be there at once
+    uint32_t together = 0;       // 1: all blocks must be there at once
+    cudaEvent_t mark = nullptr;  // instead of a kernel
     alignas(16) std::array<std::byte, kMaxParams> params{};
 
     bool operator==(const Launch& other) const;
@@ -79,7 +90,8 @@ class Launcher {
   };
 
   void add(const Launch& launch);
-  void run_one_by_one(std::vector<Launch>& launches);
+  /// `captured`: into a graph.
+  void run_one_by_one(std::vector<Launch>& launches, bool captured);
   cudaGraphExec_t make_graph(std::vector<Launch>& launches);
 
   cudaStream_t stream_;
@@ -90,6 +102,13 @@ class Launcher {
   std::unordered_map<const void*, uint32_t> shared_;  // limits that were raised, by kernel
   std::vector<Launch> queued_;
   std::deque<Known> known_;  // the latest first
+  struct Mark {
+    cudaEvent_t event;
+    int64_t kernels;  // queued between it and the mark before
+  };
+  std::vector<Mark> marks_;
+  size_t set_ = 0;       // marks since the last laps()
+  int64_t kernels_ = 0;  // queued since the last mark
 };
 
 }  // namespace tercet::cuda
