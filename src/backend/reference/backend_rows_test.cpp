@@ -10,6 +10,7 @@ TERCET_EVERY_BACKEND(RowsTest);
 TEST_P(RowsTest, NormsOfEveryWidth) {
   const auto ops = fast();
   for (const int64_t cols : {1, 15, 16, 17, 128, 255, 256, 257, 320, 511, 512, 513, 2048, 4096}) {
+    if (brief() && cols > 16 && cols % 256 != 1 && cols != 2048) continue;
     for (const int64_t rows : {1, 40}) {
       TestRows x = hard_rows(rows, cols, 1);
       TestRows z = hard_rows(rows, cols, 2);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -19,6 +20,9 @@
 #include "tensor/dtype.h"
 
 namespace tercet::backend_test {
+
+/// Whether a few sizes that take every kernel are enough: for tools that watch each access.
+inline bool brief() { return std::getenv("TERCET_BRIEF") != nullptr; }
 
 /// A random matrix as a checkpoint holds it. Some q are all largest, some scales and biases are extreme.
 struct TestMatrix {
