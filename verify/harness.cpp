@@ -43,10 +43,10 @@ int32_t pages_for(size_t tokens) { return static_cast<int32_t>((tokens + kPageTo
 
 }  // namespace
 
-TestModel open_test_model(const std::string& model) {
+TestModel open_test_model(const std::string& model, int threads) {
   TestModel out;
   out.checkpoint =
-      expect(hy_v3::is_synthetic(model) ? hy_v3::parse_synthetic(model, 0, 2) : open_checkpoint(model));
+      expect(hy_v3::is_synthetic(model) ? hy_v3::parse_synthetic(model, 0, threads) : open_checkpoint(model));
   out.config = expect(hy_v3::parse_config(out.checkpoint.config_json));
   return out;
 }

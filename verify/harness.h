@@ -19,8 +19,8 @@ struct TestModel {
   Checkpoint checkpoint;
 };
 
-/// A folder, or a synthetic model. Stops the program on an error.
-TestModel open_test_model(const std::string& model);
+/// A folder, or a synthetic model, made on `threads` threads. Stops the program on an error.
+TestModel open_test_model(const std::string& model, int threads = 2);
 
 struct Placement {
   int stages = 1;
