@@ -414,19 +414,19 @@ void Products::run_items(FewProductParams p, const Routes& routes, const PackedE
   const int64_t most = pairs / here + used;
   if (sort_of_.experts != routes.experts || sort_of_.pairs != pairs || sort_of_.together != here) {
     sort_of_ = {routes.experts, pairs, here};
-    auto* const items = items_.get<PairItem>(most + 1);  // the last one's memory holds their number
+    auto* const items = items_.get<PairItem>(most + 2);  // the last two's memory holds their ends
     PairParams sort{};
     sort.experts = routes.experts;
     sort.sorted = sorted_.get<int32_t>(pairs);
     sort.items = items;
-    sort.total = reinterpret_cast<int32_t*>(items + most);
+    sort.ends = reinterpret_cast<int32_t*>(items + most);
     sort.pairs = narrow(pairs);
     sort.count = narrow(count);
     sort.most = here;
     sort_pairs(launcher_, sort);
   }
   p.items = items_.get<PairItem>(0);
-  p.total = reinterpret_cast<const int32_t*>(p.items + most);
+  p.ends = reinterpret_cast<const int32_t*>(p.items + most);
   p.sorted = sorted_.get<int32_t>(0);
   p.slots = narrow(most);
   if (kernel == ExpertsKernel::sorted_few) {

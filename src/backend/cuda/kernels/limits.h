@@ -18,6 +18,10 @@ constexpr int kFewChosen = 8;
 // product_many.h: bytes of x.halves, and of an expert's or a product's weights, must be less than this.
 constexpr int64_t kManyBytes = int64_t{1} << 32;
 
+// Of 128 rows and pairs, pieces that have fewer are narrower by multiples of 32.
+constexpr int kNarrower = 32;
+constexpr int kWidths = 4;
+
 // Tiles of a block, and blocks side by side that a product's outputs take.
 constexpr int kManyBlockTiles = 12;
 TERCET_DEVICE_HOST inline int many_parts(const Weights& w, int swiglu) {

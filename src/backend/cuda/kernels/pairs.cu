@@ -10,15 +10,21 @@ __global__ void __launch_bounds__(kMaxExperts) sort_kernel(PairParams p) {
   after_earlier_kernels();
   __shared__ int counts[kMaxExperts];
   __shared__ int ends[kMaxExperts];   // of the pairs up to an expert
-  __shared__ int items[kMaxExperts];  // likewise
+  __shared__ int items[kMaxExperts];  // likewise, but for the last ones where those are narrower
+  __shared__ int narrower[kWidths];   // items, by how much
   const int e = static_cast<int>(threadIdx.x);
   counts[e] = 0;
+  if (e < kWidths) narrower[e] = 0;
   __syncthreads();
   for (int i = e; i < p.pairs; i += kMaxExperts) atomicAdd(&counts[p.experts[i]], 1);
   __syncthreads();
   const int mine = counts[e];
+  const int pieces = (mine + p.most - 1) / p.most;
+  const int by = p.most == kWidths * kNarrower ? (pieces * p.most - mine) / kNarrower : 0;
+  const int full = by > 0 ? pieces - 1 : pieces;
+  const int place = by > 0 ? atomicAdd(&narrower[by], 1) : 0;
   ends[e] = mine;
-  items[e] = (mine + p.most - 1) / p.most;
+  items[e] = full;
   for (int step = 1; step < kMaxExperts; step *= 2) {
     __syncthreads();
     const int pairs_before = e >= step ? ends[e - step] : 0;
@@ -29,11 +35,20 @@ __global__ void __launch_bounds__(kMaxExperts) sort_kernel(PairParams p) {
   }
   __syncthreads();
   const int first = ends[e] - mine;
-  const int first_item = items[e] - (mine + p.most - 1) / p.most;
-  for (int i = 0; i * p.most < mine; ++i) {
-    p.items[first_item + i] = {e, first + i * p.most, min(p.most, mine - i * p.most)};
+  const int first_item = items[e] - full;
+  for (int i = 0; i < pieces; ++i) {
+    int at = first_item + i;
+    if (i == full) {
+      at = items[kMaxExperts - 1] + place;
+      for (int before = 1; before < by; ++before) at += narrower[before];
+    }
+    p.items[at] = {e, first + i * p.most, min(p.most, mine - i * p.most)};
   }
-  if (e == kMaxExperts - 1) *p.total = items[e];
+  if (e < kWidths) {
+    int end = items[kMaxExperts - 1];
+    for (int i = 1; i <= e; ++i) end += narrower[i];
+    p.ends[e] = end;
+  }
   counts[e] = first;
   __syncthreads();
   for (int i = e; i < p.pairs; i += kMaxExperts) p.sorted[atomicAdd(&counts[p.experts[i]], 1)] = i;

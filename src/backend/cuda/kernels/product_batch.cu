@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kThreads, 2) batch_kernel(FewProductParams p) 
   const uint32_t begin = shared_address(memory);
   const int slot = static_cast<int>(blockIdx.y);
   const PairItem item = p.items[slot];
-  if (slot >= *p.total) return;
+  if (slot >= p.ends[kWidths - 1]) return;
   const Tiles tiles = tiles_of(p, item.expert);
   Asked<kPlanes> asked;
 #pragma unroll

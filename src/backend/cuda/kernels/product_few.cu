@@ -75,7 +75,7 @@ __device__ inline RowSource row_source(const FewProductParams& p, Weights& w, in
   RowSource out{slot * kFewRows, 0};
   int64_t expert = 0;
   if (p.items != nullptr) {
-    if (slot >= *p.total) return out;
+    if (slot >= p.ends[kWidths - 1]) return out;
     const PairItem item = p.items[slot];
     out = {item.first, item.count};
     expert = item.expert;

@@ -20,7 +20,7 @@ struct FewProductParams {
   const int32_t* ids;
   const int32_t* which;
   const PairItem* items;
-  const int32_t* total;   // of items
+  const int32_t* ends;    // of items (PairParams)
   const int32_t* sorted;  // pairs
   const uint8_t* unfit;   // of x's rows, or null: a row that is taken and unfit sets its failed flag
   uint8_t* failed;
@@ -32,8 +32,8 @@ struct FewProductParams {
   int32_t slots;  // with `which`: pairs; with `items`: the most that there can be; else set by product_few()
   int32_t x_div;
   int32_t together;  // set by product_few(): leaves that warps compute side by side, all of them or one
-  int32_t zero;
-  int32_t swiglu;  // y has n / 2 columns: SwiGLU of the first half of the outputs with the second
+  int32_t narrower;  // set by product_many(): of which width it takes items
+  int32_t swiglu;    // y has n / 2 columns: SwiGLU of the first half of the outputs with the second
 };
 void product_few(Launcher& launcher, const FewProductParams& params);
 

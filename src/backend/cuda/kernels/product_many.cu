@@ -68,10 +68,17 @@ struct Work {
   int64_t expert;
 };
 
+/// Pieces of work along the rows.
+__device__ inline int slots_of(const FewProductParams& p) {
+  if (p.items == nullptr) return p.slots * (p.leaf_stride != 0 ? p.weights.leaves : 1);
+  return p.narrower > 0 ? p.ends[p.narrower] - p.ends[p.narrower - 1] : p.ends[0];
+}
+
 template <int kTokens>
 __device__ inline Work work_at(const FewProductParams& p, int index, int parts) {
   Work out{0, 0, index % parts, 0, p.weights.leaves, 0};
   int slot = index / parts;
+  if (p.narrower > 0) slot += p.ends[p.narrower - 1];
   if (p.leaf_stride != 0) {
     out.leaf = slot % p.weights.leaves;
     out.leaves = 1;
@@ -373,8 +380,7 @@ __global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
   __syncthreads();
   after_earlier_kernels();
   const int parts = many_parts(p.weights, p.swiglu);
-  const int count =
-      (p.items != nullptr ? *p.total : p.slots * (p.leaf_stride != 0 ? p.weights.leaves : 1)) * parts;
+  const int count = slots_of(p) * parts;
   if (threadIdx.x < kGroup) {
     fewer_registers<L::kCopyRegisters>();
     copy_all<kPlanes, kTokens>(p, begin, count, parts);
@@ -431,6 +437,13 @@ void product_many(Launcher& launcher, const FewProductParams& params, int togeth
     launch<1, 64>(launcher, p, processors);
   } else {
     launch<1, 128>(launcher, p, processors);
+    if (p.items == nullptr) return;
+    p.narrower = 1;
+    launch<1, 96>(launcher, p, processors);
+    p.narrower = 2;
+    launch<1, 64>(launcher, p, processors);
+    p.narrower = 3;
+    launch<1, 32>(launcher, p, processors);
   }
 }
 

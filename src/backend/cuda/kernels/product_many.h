@@ -15,8 +15,8 @@ struct LeafSumParams {
 };
 void add_leaves(Launcher& launcher, const LeafSumParams& params);
 
-/// As product_few(), without `which`, for x.halves; items hold at most `together` pairs. `processors`: the
-/// device's.
+/// As product_few(), without `which`, for x.halves; items hold at most `together` pairs, those of 128 also
+/// fewer by their widths (PairParams), each width with a kernel of its own. `processors`: the device's.
 void product_many(Launcher& launcher, const FewProductParams& params, int together, int processors);
 
 }  // namespace tercet::cuda

@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace tercet::cuda {
+namespace {
+
+/// Pairs of an expert, on average, from which on four kernels, for pieces of 128 pairs and of fewer, are
+/// worth their beginnings and ends.
+constexpr int64_t kNarrowsFrom = 96;
+
+}  // namespace
 
 int64_t leaf_floats(const Weights& weights, int64_t rows, int together, bool swiglu, int processors) {
   const int64_t pieces = (rows + together - 1) / together * many_parts(weights, swiglu ? 1 : 0);
@@ -21,10 +28,12 @@ int rows_together(const Weights& weights, bool swiglu, int64_t rows, int64_t cop
   for (const auto& choice : kChoices) {
     if (weights.planes == 2 && choice.rows > 32) continue;
     const int64_t blocks = choice.rows <= 32 && weights.planes == 1 ? 2 : 1;  // of a multiprocessor
-    // An expert's last piece of work is half full, on average.
-    const int64_t pieces = copies == 1 ? (rows + choice.rows - 1) / choice.rows
-                                       : copies * (2 * rows + choice.rows) / (2 * choice.rows);
-    const int64_t work = std::max(pieces, copies) * many_parts(weights, swiglu ? 1 : 0);
+    // An expert's last piece of work is half full on average, or as narrow as it has to be.
+    const bool narrows = choice.rows == kWidths * kNarrower && rows >= kNarrowsFrom;
+    const int64_t spare = narrows ? kNarrower / 2 : choice.rows / 2;
+    const int64_t pieces =
+        copies == 1 ? (rows + choice.rows - 1) / choice.rows : copies * (rows + spare) / choice.rows;
+    const int64_t work = std::max(pieces, narrows ? 0 : copies) * many_parts(weights, swiglu ? 1 : 0);
     const int64_t waves = (work + processors * blocks - 1) / (processors * blocks) * blocks;
     const float cost = choice.cost * static_cast<float>(waves);
     if (best == 0 || cost < least) {

@@ -21,13 +21,19 @@ Weights weights(int32_t n, int32_t k, int32_t planes) {
   return out;
 }
 
-TEST(RowsTogether, TheGateMeetsEveryWidthOfTheInstruction) {
+TEST(RowsTogether, TheGateMeetsEveryWidthForAllRows) {
   std::vector<int> found;
   for (const GateShape shape : kGateShapes) {
     const Weights w = weights(static_cast<int32_t>(shape.outputs), 128, 1);
     found.push_back(rows_together(w, false, shape.rows, 1, kProcessors));
   }
   EXPECT_EQ(found, (std::vector<int>{16, 32, 64, 128}));
+}
+
+TEST(RowsTogether, TheGateMeetsPiecesOfExpertsOfEveryWidth) {
+  const GateExperts shape = kGateExpertShapes[1];
+  const Weights up = weights(static_cast<int32_t>(2 * shape.inter), 128, 1);
+  EXPECT_EQ(rows_together(up, true, shape.rows * 2 / kGateExperts, kGateExperts, kProcessors), 128);
 }
 
 TEST(RowsTogether, FewRowsOfManyExpertsTakeTheNarrowest) {
