@@ -18,8 +18,8 @@ constexpr size_t kKnownPrograms = 32;
 /// Numbers of rows that every block rounds for itself; more are rounded by a phase before.
 constexpr int64_t kInlineNumbers = 16384;
 constexpr int32_t kFoldedSpans = 16;  // by the block that is last; more by a phase of their own
-constexpr int64_t kMostPartials = int64_t{64} << 20;  // floats
-constexpr int32_t kManySpans = 2;                     // for each processor: from here on they are taken whole
+/// For each processor: from so many spans on kernels of their own attend faster.
+constexpr int64_t kManySpans = 2;
 constexpr int64_t kHalfRow = 4096;  // numbers of a row that half of a block's threads can round
 constexpr int32_t kMostKvHeads = 64;
 
@@ -435,20 +435,17 @@ bool StepProgram::attention(const AttentionParams& params, const Queries& querie
                             bool single) {
   if (!few(params.rows) || norm_ || choose_ || params.cache.heads > kMostKvHeads) return false;
   constexpr int32_t kSpan = kSpanBlocks * 64;
+  const int64_t all = int64_t{params.rows} * params.cache.heads * (last_position / kSpan + 1);
+  if (all >= kManySpans * device_.processors) return false;
   const auto spans = narrow(std::bit_ceil(static_cast<uint32_t>(last_position / kSpan + 1)));
-  const int64_t floats = int64_t{params.rows} * params.heads * spans * kPartial;
-  if (floats > kMostPartials) return false;
   AttentionWork work{};
-  work.partials = partials_.get<float>(floats);
+  work.partials = partials_.get<float>(int64_t{params.rows} * params.heads * spans * kPartial);
   work.rows = params;
   work.queries = queries;
   work.spans = spans;
   const Range out{params.out, params.out + params.rows * params.ld_out};
   if (spans <= kFoldedSpans) work.tickets = reinterpret_cast<uint32_t*>(tickets_.get());
-  const int64_t real = int64_t{params.rows} * params.cache.heads * (last_position / kSpan + 1);
-  work.whole = real >= int64_t{kManySpans} * device_.processors ? 1 : 0;
-  if (work.whole != 0) work.tickets = nullptr;
-  if (!phases_.empty() && single && work.whole == 0) {
+  if (!phases_.empty() && single) {
     const Work& last = phases_.back().works[0];
     const WriteKvParams& write = last.write.write;
     if (last.kind == WorkKind::write_kv && phases_.back().work_count == 1 && write.qkv == params.qkv &&

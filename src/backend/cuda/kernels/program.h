@@ -91,8 +91,6 @@ struct AttentionWork {
   uint32_t* tickets;              // [rows][kv heads], zeros between phases; null: a `fold` follows
   int32_t spans;                  // of the longest row, or more
   int32_t writes;                 // the phase does what `write_kv` does as well
-  int32_t whole;                  // four warps take a whole span; not with `writes` or tickets
-  int32_t zero;
 };
 
 struct Work {

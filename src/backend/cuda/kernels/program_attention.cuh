@@ -66,22 +66,17 @@ __device__ inline SpanItem span_item(const AttentionWork& w, const RowPositions&
 }
 
 /// The blocks of keys that four warps take, and their bytes' way into shared memory: keys, values, keys, …. A
-/// span's blocks are four quarters' of a block of threads, one each, or, in long contexts (`whole`), one
-/// quarter's.
+/// span's blocks are four quarters' of a block of threads, one each.
 class SpanStream {
  public:
   __device__ SpanStream(const AttentionWork& w, int items, const RowPositions& positions, AttentionScratch& s,
                         uint32_t shared)
-      : w_(w), positions_(positions), s_(s), items_(items), item_(first(w)), shared_(shared) {}
+      : w_(w), positions_(positions), s_(s), items_(items), item_(first()), shared_(shared) {}
 
   static __device__ int quarter() { return static_cast<int>(threadIdx.x) / 128; }
-  /// Items that a quarter takes: first, first + step, ….
-  static __device__ int first(const AttentionWork& w) {
-    return static_cast<int>(blockIdx.x) * (w.whole != 0 ? 4 : 1) + (w.whole != 0 ? quarter() : 0);
-  }
-  static __device__ int step(const AttentionWork& w) {
-    return static_cast<int>(gridDim.x) * (w.whole != 0 ? 4 : 1);
-  }
+  /// Items that a block of threads takes: first, first + step, ….
+  static __device__ int first() { return static_cast<int>(blockIdx.x); }
+  static __device__ int step() { return static_cast<int>(gridDim.x); }
 
   /// Item `index` is complete in the cache.
   __device__ void allow(int index) { allowed_ = index; }
@@ -100,12 +95,11 @@ class SpanStream {
   /// Asks for the next half, if there is one and it may be read.
   __device__ bool ask() {
     if (!values_) {
-      for (;; item_ += step(w_), block_ = 0) {
+      for (;; item_ += step()) {
         if (item_ >= items_) return false;
         const SpanItem next = span_item(w_, positions_, item_);
-        const int in_span = w_.whole != 0 ? block_ : quarter();
-        if (in_span >= next.blocks()) continue;
-        const int block = next.span * kSpanBlocks + in_span;
+        if (quarter() >= next.blocks()) continue;
+        const int block = next.span * kSpanBlocks + quarter();
         if (w_.writes != 0 && item_ > allowed_ && block == next.position / 64) return false;
         const int page = w_.rows.places.pages[positions_.first_page[next.row] + block];
         slot_ = w_.rows.cache.slot(w_.rows.layer, page, next.kv_head);
@@ -125,10 +119,7 @@ class SpanStream {
     commit_copies();
     half_ = half_ == kHalves - 1 ? 0 : half_ + 1;
     ++ahead_;
-    if (values_) {
-      ++block_;
-      if (w_.whole == 0) item_ += step(w_), block_ = 0;
-    }
+    if (values_) item_ += step();
     values_ = !values_;
     return true;
   }
@@ -138,7 +129,6 @@ class SpanStream {
   AttentionScratch& s_;
   const int items_;
   int item_;
-  int block_ = 0;  // of the item
   uint32_t shared_;
   int half_ = 0;
   int ahead_ = 0;
@@ -363,7 +353,6 @@ static __device__ __noinline__ void attend(const AttentionWork& w, int items, co
   const int own = SpanStream::quarter();
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(halves)) + own * kHalves * kHalfBytes;
   const int sharing = w.rows.heads / w.rows.cache.heads;
-  const bool whole = w.whole != 0;
   SpanStream stream(w, items, positions, s, shared);
   int half = 0;
   const auto next_half = [&] {
@@ -376,12 +365,12 @@ static __device__ __noinline__ void attend(const AttentionWork& w, int items, co
   stream.fill();
   int held_row = -1, held_head = -1;  // whose queries are there
 #pragma unroll 1
-  for (int index = SpanStream::first(w); index < items; index += SpanStream::step(w)) {
+  for (int index = SpanStream::first(); index < items; index += SpanStream::step()) {
     const SpanItem at = span_item(w, positions, index);
     const int blocks = at.blocks();
     if (blocks <= 0) continue;
     const bool own_keys = w.writes != 0 && at.span == at.position / (64 * kSpanBlocks);
-    if (!whole && (own_keys || held_row != at.row || held_head != at.kv_head)) {
+    if (own_keys || held_row != at.row || held_head != at.kv_head) {
       if (w.writes != 0) {
         prepare_heads(w, at.row, at.kv_head, own_keys, at.position, positions.first_page[at.row], s);
       } else {
@@ -393,39 +382,22 @@ static __device__ __noinline__ void attend(const AttentionWork& w, int items, co
       stream.allow(index);
       if (w.writes != 0) stream.fill();
     }
-    const int64_t first_head = int64_t{at.row} * w.rows.heads + at.kv_head * sharing;
-    if (whole || own < blocks) {
+    if (own < blocks) {
       LaneQueries q;
       const int head = min(g, sharing - 1);
-      if (whole) {
-        q.load(w.queries.halves + (first_head + head) * kHead, w.queries.powers[first_head + head]);
-      } else {
-        q.load(s.queries[head], s.powers[head]);
-      }
+      q.load(s.queries[head], s.powers[head]);
       if (q.power < 0.0F) {
         q.power = 1.0F;
         w.rows.failed[at.row] = 1;
       }
       SpanSums sums;
-#pragma unroll 1
-      for (int b = whole ? 0 : own; b < (whole ? blocks : own + 1); ++b) {
-        const int keys = next_half();
-        const int visible = at.position + 1 - (at.span * kSpanBlocks + b) * 64;
-        const Weighed weighed = weigh_keys(shared + keys * kHalfBytes, s.exponents[own][keys], q, visible, s,
-                                           [&] { stream.used(); });
-        sums.add(shared + next_half() * kHalfBytes, weighed);
-        if (!whole) break;
-        quarter_sync();
-        stream.used();
-      }
-      if (whole && g < sharing) {
-        float* const partial = w.partials + ((first_head + g) * w.spans + at.span) * kPartial;
-        sums.put(partial, reinterpret_cast<float2*>(partial + kHead));
-      } else if (!whole) {
-        sums.put(s.o[own][g], &s.of[own][g]);
-      }
+      const int keys = next_half();
+      const int visible = at.position + 1 - (at.span * kSpanBlocks + own) * 64;
+      const Weighed weighed = weigh_keys(shared + keys * kHalfBytes, s.exponents[own][keys], q, visible, s,
+                                         [&] { stream.used(); });
+      sums.add(shared + next_half() * kHalfBytes, weighed);
+      sums.put(s.o[own][g], &s.of[own][g]);
     }
-    if (whole) continue;
     __syncthreads();
     if (own < blocks) stream.used();
     finish_span(w, at, s);
