@@ -84,6 +84,8 @@ def test_the_log_has_ids_and_bodies_where_asked(guarded):
 
 def test_what_http_it_survives(guarded):
     assert b"400 Bad Request" in raw(guarded, b"this is no HTTP\r\n\r\n")
+    hosts = raw(guarded, b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+    assert b"400 Bad Request" in hosts and b"the request names more than one host" in hosts
     assert b"431 " in raw(guarded, b"GET /health HTTP/1.1\r\nX: " + b"a" * 100000 + b"\r\n\r\n")
     assert b"404 Not Found" in raw(guarded, b"GET /nothing HTTP/1.1\r\nX-Api-Key: given\r\nConnection: close\r\n\r\n")
     old = raw(guarded, b"GET /health HTTP/1.0\r\n\r\n")
@@ -140,6 +142,12 @@ def test_bodies_that_are_too_long(guarded):
 def test_options_that_will_not_do(tercet, model, options, words):
     result = tercet("serve", model, "--port", 0, *options)
     assert result.returncode == 1 and words in result.stderr
+
+
+def test_a_model_that_is_not_there(tercet, tmp_path):
+    """Nobody is told to wait for it."""
+    result = tercet("serve", tmp_path / "nothing", "--port", 0)
+    assert result.returncode == 1 and result.stderr == f"tercet: error: {tmp_path / 'nothing'}: no such file or directory\n"
 
 
 def test_a_port_that_is_taken(tercet, model, guarded):
@@ -207,8 +215,8 @@ def test_draining_has_a_limit_and_a_second_signal_ends_at_once():
 def test_a_signal_while_loading_ends_at_once(tmp_path):
     for file in MODEL.iterdir():
         (tmp_path / file.name).symlink_to(file)
-    (tmp_path / "config.json").unlink()
-    os.mkfifo(tmp_path / "config.json")  # nobody writes to it, so loading never ends
+    (tmp_path / "tokenizer.json").unlink()
+    os.mkfifo(tmp_path / "tokenizer.json")  # nobody writes to it, so loading never ends
     with serving(model=tmp_path, wait=False) as server:
         assert server.get("/health").status_code == 200
         assert server.get("/ready").status_code == 503 and server.get("/ready").json() == {"status": "loading"}

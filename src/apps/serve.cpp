@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -185,14 +186,20 @@ Result<std::string> fingerprint(const LoadedModel& model, const std::string& con
   return fmt::format("fp_{}_a{}", all.hex().substr(0, 16), kArithmeticVersion);
 }
 
-Result<void> load(const ServeArguments& arguments, const Console& console, Backend& backend) {
-  constexpr int64_t kDefaultContext = 32768;
-  TERCET_TRY(const OpenedModel opened, open_model(arguments.model));
-  const hy_v3::Config& config = opened.config;
-  if (arguments.model.context > config.max_positions) {
+/// What can be known to be wrong with the model before anyone is told to wait for it.
+Result<OpenedModel> open(const ServeArguments& arguments) {
+  TERCET_TRY(OpenedModel opened, open_model(arguments.model));
+  if (arguments.model.context > opened.config.max_positions) {
     return fail("--ctx-size {}: {} was made for {} tokens", arguments.model.context, arguments.model.model,
-                config.max_positions);
+                opened.config.max_positions);
   }
+  return opened;
+}
+
+Result<void> load(const ServeArguments& arguments, const OpenedModel& opened, const Console& console,
+                  Backend& backend) {
+  constexpr int64_t kDefaultContext = 32768;
+  const hy_v3::Config& config = opened.config;
   TERCET_TRY(TextModel text, load_text_model(arguments.model, config));
   backend.text = std::make_unique<TextModel>(std::move(text));
   const int64_t context =
@@ -263,6 +270,7 @@ Result<int> run_serve(Arguments given, const Console& console) {
   add_serving_options(app, arguments);
   if (const auto code = parse_arguments(app, given)) return *code;
   TERCET_TRY_VOID(check_arguments(arguments));
+  TERCET_TRY(std::optional<OpenedModel> opened, open(arguments));
 
   // Who reads the log may end before the server does.
   std::signal(SIGPIPE, SIG_IGN);
@@ -294,7 +302,8 @@ Result<int> run_serve(Arguments given, const Console& console) {
   const bool v6 = address.find(':') != std::string::npos;
   say(fmt::format("listening on {}://{}:{}", arguments.http.certificate.empty() ? "http" : "https",
                   v6 ? "[" + address + "]" : address, server->port()));
-  TERCET_TRY_VOID(load(arguments, console, backend));
+  TERCET_TRY_VOID(load(arguments, *opened, console, backend));
+  opened.reset();
   router.serve(*backend.service);
   say(fmt::format("{} is ready: {} tokens of context, {} answers at once ({})", arguments.names.front(),
                   backend.driver->context(), backend.driver->options().max_sequences,

@@ -250,6 +250,9 @@ class Connection final : public ConnectionBase, public std::enable_shared_from_t
       return refuse_broken(400, fmt::format("this is no HTTP request: {}", code.message()));
     }
     read_fields(message);
+    // Who stands between might have read the other one (RFC 9112, 3.2).
+    if (message.count(http::field::host) > 1)
+      return refuse_broken(400, "the request names more than one host");
     const uint64_t length = parser_->content_length().value_or(0);
     body_unread_ = length > 0 || parser_->chunked();
     keep_alive_ = message.keep_alive() && !shared_.draining;
