@@ -62,6 +62,36 @@ TEST(CudaPacking, LargeMatricesArriveWhole) {
   }
 }
 
+/// A step that has more programs than are remembered, each for a result of its own.
+TEST(CudaPrograms, ManyInOneStep) {
+  auto device = make_cuda_ops({.untried = true});
+  if (!device) GTEST_SKIP() << device.error().message;
+  cuda::HostOps ops(std::move(*device));
+  constexpr int64_t kN = 32, kK = 128, kPrograms = 1100;
+  const backend_test::TestMatrix w(kN, kK, 4, 64, 123);
+  backend_test::TestRows h = backend_test::hard_rows(1, kK, 124), expected(1, kN);
+  const auto reference = make_reference_ops(1);
+  reference->linear(*reference->begin(backend_test::plain_batch(1)), h.view(),
+                    *reference->pack_linear({&w.data, 1}), expected.view());
+  const auto on_device = ops.pack_linear({&w.data, 1});
+  const Buffer row = ops.allocate(kK * 4), results = ops.allocate((kPrograms + 1) * kN * 4);
+  ops.upload(row.get(), h.values.data(), kK * 4);
+  const Rows x{static_cast<float*>(row.get()), 1, kK};
+  auto* const y = static_cast<float*>(results.get());
+  const std::vector<int32_t> ids = {0};
+  const auto step = ops.begin(backend_test::plain_batch(1));
+  for (int64_t i = 0; i < kPrograms; ++i) {
+    ops.device().linear(*step, x, *on_device, {y + i * kN, 1, kN});
+    ops.device().linear_of(*step, x, ids, *on_device, {y + kPrograms * kN, 1, kN});  // by kernels of its own
+  }
+  std::vector<float> found((kPrograms + 1) * kN);
+  ops.download(found.data(), y, static_cast<int64_t>(found.size()) * 4);
+  for (int64_t i = 0; i <= kPrograms; ++i) {
+    const std::vector<float> its(found.begin() + i * kN, found.begin() + (i + 1) * kN);
+    ASSERT_EQ(its, expected.values) << i;
+  }
+}
+
 TEST(CudaPacking, GoesOnAfterTheCallsAndLetsOwnersGo) {
   auto device = make_cuda_ops({.threads = 3, .untried = true});
   if (!device) GTEST_SKIP() << device.error().message;

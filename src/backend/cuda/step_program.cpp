@@ -14,7 +14,8 @@
 namespace tercet::cuda {
 namespace {
 
-constexpr size_t kKnownPrograms = 32;
+/// Where kernels of their own attend, a step has a program for each layer.
+constexpr size_t kKnownPrograms = 512;
 /// Numbers of rows that every block rounds for itself; more are rounded by a phase before.
 constexpr int64_t kInlineNumbers = 16384;
 constexpr int32_t kFoldedSpans = 16;  // by the block that is last; more by a phase of their own
@@ -476,25 +477,28 @@ StepProgram::Left StepProgram::finish() {
   const Left left{std::exchange(norm_, {}), std::exchange(choose_, {})};
   kept_ = {};
   chosen_in_ = nullptr;
-  if (phases_.empty()) return left;
-  const size_t bytes = phases_.size() * sizeof(Phase);
+  const std::vector<Phase> phases = std::exchange(phases_, {});
+  if (phases.empty()) return left;
+  const size_t bytes = phases.size() * sizeof(Phase);
   const auto found = std::find_if(known_.begin(), known_.end(), [&](const Known& known) {
-    return known.phases.size() == phases_.size() &&
-           std::memcmp(known.phases.data(), phases_.data(), bytes) == 0;
+    return known.phases.size() == phases.size() &&
+           std::memcmp(known.phases.data(), phases.data(), bytes) == 0;
   });
   if (found != known_.end()) {
     std::rotate(known_.begin(), found, found + 1);
   } else {
-    Known& made = known_.emplace_front(Known{phases_, DeviceBytes(static_cast<int64_t>(bytes), held_)});
+    if (known_.size() == kKnownPrograms) {
+      launcher_.wait();  // the last one may be queued
+      known_.pop_back();
+    }
+    Known& made = known_.emplace_front(Known{phases, DeviceBytes(static_cast<int64_t>(bytes), held_)});
     check(cudaMemcpyAsync(made.memory.get(), made.phases.data(), bytes, cudaMemcpyHostToDevice,
                           launcher_.stream()));
-    if (known_.size() > kKnownPrograms) known_.pop_back();
   }
   ProgramParams p{};
   p.phases = reinterpret_cast<const Phase*>(known_.front().memory.get());
   p.arrived = reinterpret_cast<uint64_t*>(arrived_.get());
-  p.count = narrow(static_cast<int64_t>(phases_.size()));
-  phases_.clear();
+  p.count = narrow(static_cast<int64_t>(phases.size()));
   run_program(launcher_, p, device_.processors);
   return left;
 }
