@@ -32,6 +32,22 @@ ExpertsForm form_of(const PackedExperts& experts) {
 
 }  // namespace
 
+ChooseParams choice_of(uint8_t* failed, const float* logits, int64_t rows, int32_t experts, Vector bias,
+                       RouterParams params, Routes routes) {
+  ChooseParams choose{};
+  choose.logits = logits;
+  choose.bias = bias.data;
+  choose.chosen_experts = routes.experts;
+  choose.weights = routes.weights;
+  choose.failed = failed;
+  choose.rows = narrow(rows);
+  choose.experts = experts;
+  choose.chosen = params.chosen;
+  choose.normalise = params.normalise ? 1 : 0;
+  choose.scaling = params.scaling;
+  return choose;
+}
+
 Products::Products(Launcher& launcher, int64_t& held, const DeviceTraits& device)
     : launcher_(launcher),
       device_(device),
@@ -366,7 +382,7 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
   const int64_t rows = 2 * h.rows;
   auto* const logits = y_.get<float>(rows * router.n);
   const ProductKernel kernel = choose_router(device_, router, h.rows, weights.tame()).kernel;
-  ChooseParams choose{};
+  ChooseParams choose = choice_of(failed, logits, h.rows, router.n, bias, params, routes);
   const Rounded rounded = round_for_router(failed, h, router, kernel, choose);
   if (any_form(kernel)) {
     ProductParams product{};
@@ -387,16 +403,6 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
     product.rows = narrow(rows);
     run(product, kernel);
   }
-  choose.logits = logits;
-  choose.bias = bias.data;
-  choose.chosen_experts = routes.experts;
-  choose.weights = routes.weights;
-  choose.failed = failed;
-  choose.rows = narrow(h.rows);
-  choose.experts = router.n;
-  choose.chosen = params.chosen;
-  choose.normalise = params.normalise ? 1 : 0;
-  choose.scaling = params.scaling;
   choose_experts(launcher_, choose);
 }
 

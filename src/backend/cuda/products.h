@@ -14,6 +14,10 @@
 
 namespace tercet::cuda {
 
+/// The choice of `experts` experts from logits, but for where a row's two lie among them.
+ChooseParams choice_of(uint8_t* failed, const float* logits, int64_t rows, int32_t experts, Vector bias,
+                       RouterParams params, Routes routes);
+
 class Products {
  public:
   Products(Launcher& launcher, int64_t& held, const DeviceTraits& device);

@@ -167,7 +167,7 @@ ProductWork& StepProgram::add_product(const Place& at, WorkKind kind, const Weig
   p.leaf_shift = std::countr_zero(static_cast<uint32_t>(w.leaves));
   p.tiles = p.chosen = divisor(1);
   p.rows = divisor(rows);
-  p.held = rows == 1 ? 1 : rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
+  p.held = rows == 1 ? 1 : rows <= 4 ? 4 : 8;
   p.together = kProgramSums / (kTile * p.held * leaf_jobs) * leaf_jobs;
   TERCET_CHECK_LT(0, p.together);
   p.outputs = swiglu ? w.n / 2 : w.n;
@@ -314,17 +314,7 @@ bool StepProgram::route(uint8_t* failed, Rows h, const PackedLinear& router, Vec
   p.y = logits;
   p.ldy = w.n;
   p.row_step = 1;
-  ChooseParams choose{};
-  choose.logits = logits;
-  choose.bias = bias.data;
-  choose.chosen_experts = routes.experts;
-  choose.weights = routes.weights;
-  choose.failed = failed;
-  choose.rows = narrow(h.rows);
-  choose.experts = w.n;
-  choose.chosen = params.chosen;
-  choose.normalise = params.normalise ? 1 : 0;
-  choose.scaling = params.scaling;
+  ChooseParams choose = choice_of(failed, logits, h.rows, w.n, bias, params, routes);
   choose.step = 2;
   choose.rest = 1;
   choose_ = choose;

@@ -35,29 +35,10 @@ __device__ inline void ask_for_values(uint32_t shared, const CacheView& cache, i
   }
 }
 
-/// q·k of the keys in shared memory.
-__device__ inline void multiply_keys(uint32_t keys, const uint4 (&q)[4], float (&scores)[16]) {
-  const int lane = static_cast<int>(threadIdx.x);
-  const int in_tile = lane % 8;
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    float c[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t b[4];
-      load_matrices(b, keys + (8 * j + in_tile) * 256 + ((4 * i + lane / 8) ^ in_tile) * 16);
-      mma_fp16(c, q[i].x, 0, q[i].y, 0, b[0], b[1]);
-      mma_fp16(c, q[i].z, 0, q[i].w, 0, b[2], b[3]);
-    }
-    scores[2 * j] = c[0];
-    scores[2 * j + 1] = c[1];
-  }
-}
-
 __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
   after_earlier_kernels();
   extern __shared__ __align__(128) uint8_t memory[];
-  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+  const auto shared = shared_address(memory);
   const int kv_head = static_cast<int>(blockIdx.x);
   const int64_t row = p.list == nullptr ? p.first + blockIdx.y : p.list[blockIdx.y];
   const int position = p.rows.places.position[row];
@@ -108,7 +89,13 @@ __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
     wait_for_copies<2>();
     __syncwarp();
     float scores[16];
-    multiply_keys(keys, q, scores);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      float c[4] = {};
+      multiply_keys(c, keys, j, q);
+      scores[2 * j] = c[0];
+      scores[2 * j + 1] = c[1];
+    }
     const Weighed w = weigh(scores, exponents, q_power, position + 1 - block * 64);
     const float next = fmaxf(m, w.m);
     const float before = short_factor(m - next);
@@ -117,17 +104,10 @@ __global__ void __launch_bounds__(32) blocks_kernel(BlocksParams p) {
     m = next;
     wait_for_copies<1>();
     __syncwarp();
-    const int in_tile = lane % 8;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       float c[4] = {};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t b[4];
-        load_matrices(b, values + (8 * i + in_tile) * 128 + ((4 * half + lane / 8) ^ in_tile) * 16);
-        mma_fp16(c, w.weights[4 * half], 0, w.weights[4 * half + 1], 0, b[0], b[1]);
-        mma_fp16(c, w.weights[4 * half + 2], 0, w.weights[4 * half + 3], 0, b[2], b[3]);
-      }
+      multiply_values(c, values, i, w.weights);
       o[i][0] = fma_(c[0], w.up * own, o[i][0] * before);
       o[i][1] = fma_(c[1], w.up * own, o[i][1] * before);
     }

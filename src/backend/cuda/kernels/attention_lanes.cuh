@@ -37,6 +37,33 @@ struct Weighed {
   uint32_t weights[8];
 };
 
+/// q·k, in c[0] and c[1], of keys 8·j + lane%4·2 + {0, 1} of a block whose keys lie at `keys`: 64 rows of 256
+/// bytes, pieces of 16 bytes at piece ^ row % 8. q: as Queries has it, 32·(lane%4) and on.
+__device__ inline void multiply_keys(float (&c)[4], uint32_t keys, int j, const uint4 (&q)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int in_tile = lane % 8;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t b[4];
+    load_matrices(b, keys + (8 * j + in_tile) * 256 + ((4 * i + lane / 8) ^ in_tile) * 16);
+    mma_fp16(c, q[i].x, 0, q[i].y, 0, b[0], b[1]);
+    mma_fp16(c, q[i].z, 0, q[i].w, 0, b[2], b[3]);
+  }
+}
+
+/// P·V, in c[0] and c[1], of dimensions 8·i + lane%4·2 + {0, 1}; values: 128 rows of 128 bytes, likewise.
+__device__ inline void multiply_values(float (&c)[4], uint32_t values, int i, const uint32_t (&weights)[8]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int in_tile = lane % 8;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t b[4];
+    load_matrices(b, values + (8 * i + in_tile) * 128 + ((4 * half + lane / 8) ^ in_tile) * 16);
+    mma_fp16(c, weights[4 * half], 0, weights[4 * half + 1], 0, b[0], b[1]);
+    mma_fp16(c, weights[4 * half + 2], 0, weights[4 * half + 3], 0, b[2], b[3]);
+  }
+}
+
 __device__ inline Weighed weigh(float (&scores)[16], const Exponents& exponents, float q_power, int visible) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   Weighed out;

@@ -277,10 +277,8 @@ __device__ inline void run_job(Fetcher& fetcher, const Phase& phase, int k, cons
                                int apart, int first_group, int groups, int held, float* sums) {
   if (rows <= 4) {
     run_job<kPlanes, 1>(fetcher, phase, k, row, rows, apart, first_group, groups, held, sums);
-  } else if (rows <= 8) {
-    run_job<kPlanes, 2>(fetcher, phase, k, row, rows, apart, first_group, groups, held, sums);
   } else {
-    run_job<kPlanes, 4>(fetcher, phase, k, row, rows, apart, first_group, groups, held, sums);
+    run_job<kPlanes, 2>(fetcher, phase, k, row, rows, apart, first_group, groups, held, sums);
   }
 }
 

@@ -75,7 +75,7 @@ struct ProductWork {
   int32_t groups;                                               // of a leaf
   int32_t row_bytes;                                            // of the source
   int32_t row_step;                                             // distance of a job's rows in the source
-  int32_t held;      // floats that a job's sums of an output take: rows, rounded up to 1, 4, 8 or 16
+  int32_t held;      // floats that a job's sums of an output take: rows, rounded up to 1, 4 or 8
   int32_t together;  // jobs whose sums fit, whole items
   int32_t swiglu;
   int32_t zero;

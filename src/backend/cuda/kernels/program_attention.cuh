@@ -109,10 +109,8 @@ class SpanStream {
       if (me < 8) {
         const int8_t* const from =
             (me < 4 ? w_.rows.cache.key_exponents : w_.rows.cache.value_exponents) + slot_;
-        copy_async(
-            static_cast<uint32_t>(__cvta_generic_to_shared(&s_.exponents[quarter()][half_][me / 4][0])) +
-                me % 4 * 16,
-            from + me % 4 * 16);
+        copy_async(shared_address(&s_.exponents[quarter()][half_][me / 4][0]) + me % 4 * 16,
+                   from + me % 4 * 16);
       }
     }
     ask_for_half(shared_ + half_ * kHalfBytes, w_.rows.cache, slot_, values_);
@@ -161,20 +159,13 @@ __device__ inline Weighed weigh_keys(uint32_t keys, const int8_t (&exponents)[2]
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int g = lane / 4;
   const int t = lane % 4;
-  const int in_tile = lane % 8;
   float score[2][2];
   float top = -INFINITY;
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
     const int j = 2 * warp + tile;
     float c[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t b[4];
-      load_matrices(b, keys + (8 * j + in_tile) * 256 + ((4 * i + lane / 8) ^ in_tile) * 16);
-      mma_fp16(c, q.q[i].x, 0, q.q[i].y, 0, b[0], b[1]);
-      mma_fp16(c, q.q[i].z, 0, q.q[i].w, 0, b[2], b[3]);
-    }
+    multiply_keys(c, keys, j, q.q);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int key = 8 * j + 2 * t + i;
@@ -228,9 +219,7 @@ struct SpanSums {
   float o[4][2] = {};
 
   __device__ void add(uint32_t values, const Weighed& w) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const int in_tile = lane % 8;
     const float next = fmaxf(m, w.m);
     const float before = short_factor(m - next);
     const float own = short_factor(w.m - next);
@@ -240,13 +229,7 @@ struct SpanSums {
     for (int tile = 0; tile < 4; ++tile) {
       const int i = 4 * warp + tile;
       float c[4] = {};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t b[4];
-        load_matrices(b, values + (8 * i + in_tile) * 128 + ((4 * half + lane / 8) ^ in_tile) * 16);
-        mma_fp16(c, w.weights[4 * half], 0, w.weights[4 * half + 1], 0, b[0], b[1]);
-        mma_fp16(c, w.weights[4 * half + 2], 0, w.weights[4 * half + 3], 0, b[2], b[3]);
-      }
+      multiply_values(c, values, i, w.weights);
       o[tile][0] = fma_(c[0], w.up * own, o[tile][0] * before);
       o[tile][1] = fma_(c[1], w.up * own, o[tile][1] * before);
     }
@@ -351,7 +334,7 @@ static __device__ __noinline__ void attend(const AttentionWork& w, int items, co
                                            AttentionScratch& s, uint8_t* halves) {
   const int g = static_cast<int>(threadIdx.x) % 32 / 4;
   const int own = SpanStream::quarter();
-  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(halves)) + own * kHalves * kHalfBytes;
+  const auto shared = shared_address(halves) + own * kHalves * kHalfBytes;
   const int sharing = w.rows.heads / w.rows.cache.heads;
   SpanStream stream(w, items, positions, s, shared);
   int half = 0;
