@@ -16,8 +16,6 @@ namespace {
 
 /// Where kernels of their own attend, a step has a program for each layer.
 constexpr size_t kKnownPrograms = 512;
-/// Numbers of rows that every block rounds for itself; more are rounded by a phase before.
-constexpr int64_t kInlineNumbers = 16384;
 constexpr int32_t kFoldedSpans = 16;  // by the block that is last; more by a phase of their own
 /// For each processor: from so many spans on kernels of their own attend faster.
 constexpr int64_t kManySpans = 2;
@@ -209,34 +207,21 @@ StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ra
       s.eps = norm_->eps;
       s.rows = narrow(norm_->x.rows);
     }
-    const bool inlined = int64_t{s.rows} * s.k <= kInlineNumbers &&
-                         s.rows * parts * program_row_bytes(s.k) <= kProgramRowBytes;
-    const bool keeps = norm_ || !inlined;
     const Kept now{h.data, s.rows, h.cols, parts};
-    if (keeps) {
+    if (norm_) {
       s.planes = planes;
       s.units = units;
     }
-    Ranges source_reads{range({const_cast<float*>(s.x), s.rows, s.k})};
-    Ranges source_writes;
-    if (norm_) source_writes.add(range({h.data, s.rows, s.k}));
-    if (keeps) source_writes.add(kept);
+    reads.add(range({const_cast<float*>(s.x), s.rows, s.k}));
+    if (norm_) writes.add({range({h.data, s.rows, s.k}), kept});
+    const bool keeps = norm_.has_value();
     norm_.reset();
-    if (inlined) {
-      reads.add(source_reads);
-      writes.add(source_writes);
-      const int32_t bytes = s.rows * parts * program_row_bytes(s.k);
-      phase_for(reads, writes, bytes);
-      const Place at = add_source(s, h.data, parts);
-      draft_.shared += bytes;
-      if (keeps) kept_ = now;
-      return at;
-    }
-    draft_.alone = true;
-    phase_for(source_reads, source_writes, 1);
-    add_work(WorkKind::round, s.rows, 1, false).source = add_source(s, nullptr, parts).source;
-    draft_.alone = true;
-    kept_ = now;
+    const int32_t bytes = s.rows * parts * program_row_bytes(s.k);
+    phase_for(reads, writes, bytes);
+    const Place at = add_source(s, h.data, parts);
+    draft_.shared += bytes;
+    if (keeps) kept_ = now;
+    return at;
   }
   Source ready{};
   ready.planes = planes;
@@ -277,7 +262,7 @@ bool StepProgram::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
 }
 
 bool StepProgram::linear(uint8_t* failed, Rows h, const PackedLinear& weights, Rows y) {
-  if (!few(y.rows) || !whole(weights) || other_norm(h.data)) return false;
+  if (!few(y.rows) || !whole(weights) || other_norm(h)) return false;
   const Weights& w = weights.parts.front().weights;
   if (!fits(w, y.rows)) return false;
   const Place at = place(failed, h.first(y.rows), 1, {}, {range(y)});
@@ -289,7 +274,7 @@ bool StepProgram::linear(uint8_t* failed, Rows h, const PackedLinear& weights, R
 }
 
 bool StepProgram::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
-  if (!few(a.rows) || !whole(weights) || a.cols % kTile != 0 || other_norm(h.data)) return false;
+  if (!few(a.rows) || !whole(weights) || a.cols % kTile != 0 || other_norm(h)) return false;
   const Weights& w = weights.parts.front().weights;
   if (!fits(w, a.rows)) return false;
   const Place at = place(failed, h.first(a.rows), 1, {}, {range(a)});
@@ -303,7 +288,7 @@ bool StepProgram::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, 
 
 bool StepProgram::route(uint8_t* failed, Rows h, const PackedLinear& router, Vector bias, RouterParams params,
                         Routes routes) {
-  if (!few(h.rows) || !whole(router) || other_norm(h.data) || choose_) return false;
+  if (!few(h.rows) || !whole(router) || other_norm(h) || choose_) return false;
   const Weights& w = router.parts.front().weights;
   if (!fits(w, 2 * h.rows) || w.n > 256 || h.rows * params.chosen > kProgramChosen) return false;
   const int64_t rows = 2 * h.rows;

@@ -92,8 +92,8 @@ class StepProgram {
   static Range range(Rows rows) { return {rows.data, rows.data + rows.rows * rows.cols}; }
   static Range routes_range(const int32_t* experts, int64_t count) { return {experts, experts + count}; }
   bool few(int64_t rows) const;
-  /// Whether a pending norm is of other rows.
-  bool other_norm(const float* h) const { return norm_ && norm_->h.data != h; }
+  /// Whether a pending norm is of other rows, or of more.
+  bool other_norm(Rows h) const { return norm_ && (norm_->h.data != h.data || norm_->h.rows != h.rows); }
   bool fits(const Weights& w, int64_t rows) const;
   /// Whether the last phase can take an operation with these ranges and a source of that size (0: none).
   bool joins(const Ranges& reads, const Ranges& writes, int32_t shared) const;

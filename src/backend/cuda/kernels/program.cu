@@ -428,21 +428,16 @@ __device__ inline void take_sources(const Phase& phase, const Share* shares, con
     }
     int first = 0;
     int count = s.rows;
-    bool all = false;  // are kept, or only those that the blocks share
     if (s.pairs > 0) {
       const Divisor tiles = phase.works[0].product.tiles;
       first = divide(shares[0].first, tiles);
       count = shares[0].end == shares[0].first ? 0 : (divide(shares[0].end - 1, tiles) + 1 - first) * s.pairs;
       first *= s.pairs;
-    } else if (phase.works[0].kind == WorkKind::round) {
-      first = shares[0].first;
-      count = shares[0].end - first;
-      all = true;
     }
     if (s.k > team.threads * 8) {
-      round_source<2>(s, first, count, to, all, team, fixed().rows);
+      round_source<2>(s, first, count, to, team, fixed().rows);
     } else {
-      round_source<1>(s, first, count, to, all, team, fixed().rows);
+      round_source<1>(s, first, count, to, team, fixed().rows);
     }
   }
 }

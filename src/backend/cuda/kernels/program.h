@@ -53,7 +53,6 @@ enum class WorkKind : int32_t {
   write_kv,   // item: a row and a head
   attention,  // item: a span, a row and a KV head
   fold,       // item: a row and a head, whose spans are folded
-  round,      // item: a row of the source, for later phases
 };
 
 struct ProductWork {

@@ -142,12 +142,11 @@ __device__ inline bool keeps(int o) {
   return (o & (blocks - 1)) == static_cast<int>(blockIdx.x);
 }
 
-/// Rounds rows [first, first + count) of a source to `to`, and to memory where that is asked for: all of
-/// them, or this block's part of what every block rounds. kOwn: octets of a thread; they have room for a row
-/// at least.
+/// Rounds rows [first, first + count) of a source to `to`, and this block's part of them to memory where that
+/// is asked for. kOwn: octets of a thread; they have room for a row at least.
 template <int kOwn>
-__device__ __noinline__ void round_source(const Source& s, int first, int count, uint8_t* to, bool all,
-                                          const Team team, RowScratch& scratch) {
+__device__ __noinline__ void round_source(const Source& s, int first, int count, uint8_t* to, const Team team,
+                                          RowScratch& scratch) {
   const auto octets = static_cast<int>(s.octets.value);
   const auto per_leaf = static_cast<int>(s.per_leaf.value);
   const int row_bytes = program_row_bytes(s.k);
@@ -188,7 +187,7 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
 #pragma unroll
         for (int j = 0; j < 8; ++j)
           own[i].v[j] = (own[i].v[j] * (row[i] == 0 ? r[0] : r[1])) * weight[i].v[j];
-        if (all || keeps(o)) own[i].put(s.h + int64_t{row0} * s.k + o * 8);
+        if (keeps(o)) own[i].put(s.h + int64_t{row0} * s.k + o * 8);
       }
     }
 #pragma unroll 1
@@ -236,7 +235,7 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
         reinterpret_cast<uint2*>(shared.plane(1))[in_row] = planes.low;
         const UnitSum unit{plain_power(step), sum};
         if (o % 8 == 0) shared.units()[in_row / 8] = unit;
-        if (s.planes == nullptr || !(all || keeps(o))) continue;
+        if (s.planes == nullptr || !keeps(o)) continue;
         const int out = (row0 + row[i]) * s.parts + part;
         auto* const kept = reinterpret_cast<uint2*>(s.planes + int64_t{2} * out * s.k) + in_row;
         kept[0] = planes.high;
