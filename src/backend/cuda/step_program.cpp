@@ -8,6 +8,7 @@
 #include "backend/cuda/products.h"
 #include "backend/cuda/runtime/status.h"
 #include "backend/cuda/select/step.h"
+#include "backend/cuda/step_plan.h"
 #include "base/check.h"
 #include "ops/leaves.h"
 
@@ -42,9 +43,6 @@ Divisor divisor(int64_t value) {
   return {static_cast<uint32_t>(by),
           value == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + by - 1) / by)};
 }
-
-/// Of a leaf's job, in groups of one plane.
-int32_t job_cost(const Weights& w) { return w.groups() / w.leaves * w.planes; }
 
 }  // namespace
 
@@ -95,26 +93,33 @@ bool StepProgram::Ranges::meet(const Ranges& others) const {
 }
 
 bool StepProgram::fits(const Weights& w, int64_t rows) const {
-  return w.groups() <= kProgramGroups && rows * program_row_bytes(w.k) <= kProgramRowBytes;
+  return w.groups() <= kProgramGroups && rows * program_row_bytes(w.k) <= kProgramRowBytes &&
+         int64_t{w.n} / kTile * w.leaves < kProgramLeaves;
 }
 
-bool StepProgram::joins(const Ranges& reads, const Ranges& writes, int32_t shared) const {
+int64_t StepProgram::share_of(int64_t items, int64_t item_jobs, int64_t rows) const {
+  return share_bytes(items, item_jobs, rows, device_.processors);
+}
+
+bool StepProgram::joins(const Need& need) const {
   if (phases_.empty() || draft_.alone) return false;
   const Phase& last = phases_.back();
-  return last.work_count < kPhaseWorks && (shared == 0 || last.source_count < kPhaseSources) &&
-         draft_.shared + shared <= kProgramRowBytes && !draft_.writes.meet(reads) &&
-         !draft_.writes.meet(writes) && !draft_.reads.meet(writes);
+  return last.work_count < kPhaseWorks && (need.shared == 0 || last.source_count < kPhaseSources) &&
+         draft_.shared + need.shared <= kProgramRowBytes && draft_.share + need.share <= kShareBytes &&
+         !draft_.writes.meet(need.reads) && !draft_.writes.meet(need.writes) &&
+         !draft_.reads.meet(need.writes);
 }
 
-void StepProgram::phase_for(const Ranges& reads, const Ranges& writes, int32_t shared) {
-  if (!joins(reads, writes, shared)) {
+void StepProgram::phase_for(const Need& need) {
+  if (!joins(need)) {
     Phase& phase = phases_.emplace_back();
     std::memset(static_cast<void*>(&phase), 0, sizeof phase);  // programs are compared by their bytes
     draft_ = {};
   }
-  draft_.reads.add(reads);
-  draft_.writes.add(writes);
-  if (writes.meet({{kept_.h, kept_.h + kept_.rows * kept_.k}})) kept_ = {};
+  draft_.reads.add(need.reads);
+  draft_.writes.add(need.writes);
+  draft_.share += need.share;
+  if (need.writes.meet({{kept_.h, kept_.h + kept_.rows * kept_.k}})) kept_ = {};
 }
 
 StepProgram::Place StepProgram::add_source(const Source& source, const float* of, int32_t step) {
@@ -131,50 +136,37 @@ StepProgram::Place StepProgram::add_source(const Source& source, const float* of
 
 Work& StepProgram::add_work(WorkKind kind, int64_t items, int64_t cost, bool early) {
   Phase& phase = phases_.back();
-  int64_t before = 0;
-  for (const Work& each : phase.works) before += each.items * int64_t{each.cost.value};
+  if (is_product(kind)) phase.products = 1;
   Work& work = phase.works[phase.work_count++];
   work.kind = kind;
   work.items = narrow(items);
-  work.cost = divisor(cost);
-  work.before = narrow(before);
+  work.cost = narrow(cost);
   work.early = early ? 1 : 0;
   if (kind == WorkKind::experts || (kind == WorkKind::down && !early)) phase.late = 1;
-  const auto all = static_cast<uint64_t>(before + items * cost);
-  TERCET_CHECK_LT((all + static_cast<uint64_t>(cost)) * static_cast<uint64_t>(cost), uint64_t{1} << 32);
-  const auto blocks = static_cast<uint64_t>(device_.processors);
-  phase.part = ((all << 32) + blocks - 1) / blocks;
   return work;
 }
 
 ProductWork& StepProgram::add_product(const Place& at, WorkKind kind, const Weights& w, int64_t rows,
-                                      int64_t items, int32_t leaf_jobs, bool swiglu, bool early) {
-  Work& work = add_work(kind, items, int64_t{leaf_jobs} * job_cost(w), early);
+                                      int64_t items, int32_t slots, bool swiglu, bool early) {
+  Work& work = add_work(kind, items, int64_t{slots} * w.groups() * w.planes, early);
   work.source = at.source;
   ProductWork& p = work.product;
   p.values = w.values;
   p.scales = w.scales;
-  p.planes = w.planes;
-  p.groups = w.groups() / w.leaves;
-  p.values_leaf = static_cast<uint32_t>(p.groups * w.planes * kBlockBytes);
-  p.scales_leaf = static_cast<uint32_t>(p.groups * kTile * 4);
-  p.values_tile = p.values_leaf * static_cast<uint32_t>(w.leaves);
-  p.scales_tile = p.scales_leaf * static_cast<uint32_t>(w.leaves);
-  p.row_bytes = program_row_bytes(w.k);
-  p.leaf_jobs = divisor(leaf_jobs);
-  p.leaf_shift = std::countr_zero(static_cast<uint32_t>(w.leaves));
-  p.tiles = p.chosen = divisor(1);
-  p.rows = divisor(rows);
-  p.held = rows == 1 ? 1 : rows <= 4 ? 4 : 8;
-  p.together = kProgramSums / (kTile * p.held * leaf_jobs) * leaf_jobs;
-  TERCET_CHECK_LT(0, p.together);
+  p.slots = slots;
+  p.rows = narrow(rows);
   p.outputs = swiglu ? w.n / 2 : w.n;
-  p.swiglu = swiglu ? 1 : 0;
+  p.planes = w.planes;
+  p.leaf_shift = std::countr_zero(static_cast<uint32_t>(w.leaves));
+  p.groups = w.groups() / w.leaves;
+  p.row_bytes = program_row_bytes(w.k);
   p.row_step = at.step;
+  p.held = rows == 1 ? 1 : rows <= 4 ? 4 : 8;
+  p.swiglu = swiglu ? 1 : 0;
   return p;
 }
 
-StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ranges reads, Ranges writes) {
+StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Need need) {
   const int64_t groups = h.cols / kBlock;
   auto* const planes = planes_.get<int8_t>(kProgramRows * 2 * 2 * h.cols);
   auto* const units = units_.get<UnitSum>(kProgramRows * 2 * groups);
@@ -184,58 +176,51 @@ StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ra
     for (int32_t i = 0; i < last.source_count; ++i) {
       const Source& s = last.sources[i];
       if (draft_.of[i] == h.data && s.k == h.cols && s.rows >= h.rows * (s.ready != 0 ? draft_.step[i] : 1) &&
-          draft_.step[i] >= parts && joins(reads, writes, 0)) {
-        phase_for(reads, writes, 0);
+          draft_.step[i] >= parts && joins(need)) {
+        phase_for(need);
         return {i, draft_.step[i]};
       }
     }
   }
   Source s{};
-  s.failed = failed;
-  s.rows = narrow(h.rows);
   s.k = narrow(h.cols);
-  s.octets = divisor(h.cols / 8);
-  s.per_leaf = divisor(groups / leaf_count(groups));
-  s.parts = parts;
-  s.flag_div = 1;
-  if (norm_ || kept_.h != h.data || kept_.k != h.cols || kept_.rows < h.rows || kept_.parts < parts) {
+  const bool ready =
+      !norm_ && kept_.h == h.data && kept_.k == h.cols && kept_.rows >= h.rows && kept_.parts >= parts;
+  Kept now = kept_;
+  if (ready) {
+    s.planes = planes;
+    s.units = units;
+    s.rows = narrow(h.rows) * parts;
+    s.parts = 1;
+    s.ready = 1;
+    s.step = parts == kept_.parts ? 1 : kept_.parts;
+    need.reads.add(kept);
+  } else {
+    s.failed = failed;
     s.x = h.data;
+    s.rows = narrow(h.rows);
+    s.octets = divisor(h.cols / 8);
+    s.per_leaf = divisor(groups / leaf_count(groups));
+    s.parts = parts;
+    s.flag_div = 1;
     if (norm_) {
       s.x = norm_->x.data;
       s.norm = norm_->weight.data;
       s.h = h.data;
       s.eps = norm_->eps;
-      s.rows = narrow(norm_->x.rows);
-    }
-    const Kept now{h.data, s.rows, h.cols, parts};
-    if (norm_) {
       s.planes = planes;
       s.units = units;
+      need.writes.add({range(h), kept});
+      now = {h.data, s.rows, h.cols, parts};
+      norm_.reset();
     }
-    reads.add(range({const_cast<float*>(s.x), s.rows, s.k}));
-    if (norm_) writes.add({range({h.data, s.rows, s.k}), kept});
-    const bool keeps = norm_.has_value();
-    norm_.reset();
-    const int32_t bytes = s.rows * parts * program_row_bytes(s.k);
-    phase_for(reads, writes, bytes);
-    const Place at = add_source(s, h.data, parts);
-    draft_.shared += bytes;
-    if (keeps) kept_ = now;
-    return at;
+    need.reads.add(range({const_cast<float*>(s.x), s.rows, s.k}));
   }
-  Source ready{};
-  ready.planes = planes;
-  ready.units = units;
-  ready.rows = narrow(h.rows) * parts;
-  ready.k = s.k;
-  ready.parts = 1;
-  ready.ready = 1;
-  ready.step = parts == kept_.parts ? 1 : kept_.parts;
-  reads.add(kept);
-  const int32_t bytes = ready.rows * program_row_bytes(s.k);
-  phase_for(reads, writes, bytes);
-  const Place at = add_source(ready, h.data, parts);
-  draft_.shared += bytes;
+  need.shared = s.rows * s.parts * program_row_bytes(s.k);
+  phase_for(need);
+  const Place at = add_source(s, h.data, parts);
+  draft_.shared += need.shared;
+  kept_ = now;
   return at;
 }
 
@@ -251,7 +236,7 @@ bool StepProgram::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
         z.rows != x.rows || draft_.reads.meet({range(x)}) || draft_.writes.meet({range(x)})) {
       return false;
     }
-    if (work.kind == WorkKind::product && p.rows.value != static_cast<uint64_t>(x.rows)) return false;
+    if (work.kind == WorkKind::product && p.rows != x.rows) return false;
     p.sum = x.data;
     draft_.reads.add(range(x));
     draft_.writes.add(range(x));
@@ -265,9 +250,11 @@ bool StepProgram::linear(uint8_t* failed, Rows h, const PackedLinear& weights, R
   if (!few(y.rows) || !whole(weights) || other_norm(h)) return false;
   const Weights& w = weights.parts.front().weights;
   if (!fits(w, y.rows)) return false;
-  const Place at = place(failed, h.first(y.rows), 1, {}, {range(y)});
-  ProductWork& p =
-      add_product(at, WorkKind::product, w, y.rows, (w.n + kTile - 1) / kTile, w.leaves, false, true);
+  const int64_t tiles = (w.n + kTile - 1) / kTile;
+  const int64_t share = share_of(tiles, w.leaves, y.rows);
+  if (share > kShareBytes) return false;
+  const Place at = place(failed, h.first(y.rows), 1, {{}, {range(y)}, share});
+  ProductWork& p = add_product(at, WorkKind::product, w, y.rows, tiles, 1, false, true);
   p.y = y.data;
   p.ldy = y.cols;
   return true;
@@ -277,12 +264,13 @@ bool StepProgram::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, 
   if (!few(a.rows) || !whole(weights) || a.cols % kTile != 0 || other_norm(h)) return false;
   const Weights& w = weights.parts.front().weights;
   if (!fits(w, a.rows)) return false;
-  const Place at = place(failed, h.first(a.rows), 1, {}, {range(a)});
-  const int32_t tiles = narrow(a.cols / kTile);
-  ProductWork& p = add_product(at, WorkKind::product, w, a.rows, tiles, 2 * w.leaves, true, true);
+  const int64_t tiles = a.cols / kTile;
+  const int64_t share = share_of(tiles, 2 * w.leaves, a.rows);
+  if (share > kShareBytes) return false;
+  const Place at = place(failed, h.first(a.rows), 1, {{}, {range(a)}, share});
+  ProductWork& p = add_product(at, WorkKind::product, w, a.rows, tiles, 2, true, true);
   p.y = a.data;
   p.ldy = a.cols;
-  p.tiles = divisor(tiles);
   return true;
 }
 
@@ -293,9 +281,9 @@ bool StepProgram::route(uint8_t* failed, Rows h, const PackedLinear& router, Vec
   if (!fits(w, 2 * h.rows) || w.n > 256 || h.rows * params.chosen > kProgramChosen) return false;
   const int64_t rows = 2 * h.rows;
   auto* const logits = logits_.get<float>(2 * kProgramRows * 256);
-  const Place at = place(failed, h, 2, {}, {range({logits, rows, w.n})});
-  ProductWork& p =
-      add_product(at, WorkKind::product, w, rows, (w.n + kTile - 1) / kTile, w.leaves, false, true);
+  const int64_t tiles = (w.n + kTile - 1) / kTile;
+  const Place at = place(failed, h, 2, {{}, {range({logits, rows, w.n})}, share_of(tiles, w.leaves, rows)});
+  ProductWork& p = add_product(at, WorkKind::product, w, rows, tiles, 1, false, true);
   p.y = logits;
   p.ldy = w.n;
   p.row_step = 1;
@@ -315,6 +303,9 @@ bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
   if (!fragments(w) || !fits(w, routes.rows) || a.cols % kTile != 0) return false;
   if (norm_ || (choose_ && choose_->chosen_experts != routes.experts)) return false;
   if (h.cols > kHalfRow && kept_.h != h.data) return false;  // half of the threads round, two octets each
+  const int64_t tiles = a.cols / kTile;
+  Need need{{}, {range(a)}, share_of(pairs * tiles, 2 * w.leaves, 1)};
+  if (need.share > kShareBytes) return false;
   ChooseParams choose{};
   choose.chosen_experts = routes.experts;
   choose.weights = routes.weights;
@@ -322,29 +313,27 @@ bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
   choose.chosen = narrow(routes.chosen);
   const Range chosen = routes_range(routes.experts, pairs);
   const Range weighed{routes.weights, routes.weights + pairs};
-  Ranges reads, writes{range(a)};
   if (choose_) {
     choose = *choose_;
-    reads.add({choose.logits, choose.logits + 2 * int64_t{choose.rows} * choose.experts});
-    writes.add(Ranges{chosen, weighed});
+    need.reads.add({choose.logits, choose.logits + 2 * int64_t{choose.rows} * choose.experts});
+    need.writes.add(Ranges{chosen, weighed});
     choose_.reset();
   } else {
-    reads.add(Ranges{chosen, weighed});
+    need.reads.add(Ranges{chosen, weighed});
   }
   if (!phases_.empty()) {
     for (const Source& s : phases_.back().sources)
       draft_.alone = draft_.alone || (s.ready == 0 && s.k > kHalfRow);
   }
-  const Place at = place(failed, h.first(routes.rows), 1, reads, writes);
-  const int32_t tiles = narrow(a.cols / kTile);
-  ProductWork& p = add_product(at, WorkKind::experts, w, 1, pairs * tiles, 2 * w.leaves, true, false);
+  const Place at = place(failed, h.first(routes.rows), 1, need);
+  ProductWork& p = add_product(at, WorkKind::experts, w, 1, pairs * tiles, 2, true, false);
   p.y = a.data;
   p.ldy = a.cols;
   p.values_stride = experts.same.gate_up_values;
   p.scales_stride = experts.same.gate_up_scales;
-  p.tiles = divisor(tiles);
+  p.tiles = narrow(tiles);
   p.choose = choose;
-  p.chosen = divisor(routes.chosen);
+  p.chosen = narrow(routes.chosen);
   if (choose.bias != nullptr) add_hint(phases_.back(), choose.bias, int64_t{choose.experts} * 4);
   chosen_in_ = routes.experts;
   return true;
@@ -361,8 +350,10 @@ bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, co
   // A block's items lie one after another.
   const int64_t spanned = std::min<int64_t>(routes.rows, items / device_.processors / tiles + 2);
   if (!fragments(w) || !fits(w, spanned * routes.chosen) || leaf_jobs * kTile > kProgramSums) return false;
+  const int64_t share = share_of(items, leaf_jobs, 1);
+  if (share > kShareBytes) return false;
   draft_.alone = true;
-  phase_for({range(a), range(shared), routes_range(routes.experts, pairs)}, {range(z)}, 1);
+  phase_for({{range(a), range(shared), routes_range(routes.experts, pairs)}, {range(z)}, share, 1});
   Source s{};
   s.x = a.data;
   s.failed = failed;
@@ -374,19 +365,19 @@ bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, co
   s.flag_div = narrow(routes.chosen);
   s.pairs = narrow(routes.chosen);
   const bool known = chosen_in_ == routes.experts;
-  ProductWork& p =
-      add_product(add_source(s, nullptr, 1), WorkKind::down, w, 1, items, leaf_jobs, false, known);
+  const Place at = add_source(s, nullptr, 1);
+  ProductWork& p = add_product(at, WorkKind::down, w, 1, items, narrow(routes.chosen), false, known);
   p.y = z.data;
   p.ldy = z.cols;
   p.shared = shared.data;
   p.values_stride = experts.same.down_values;
   p.scales_stride = experts.same.down_scales;
-  p.tiles = divisor(tiles);
+  p.tiles = tiles;
   p.choose.chosen_experts = routes.experts;
   p.choose.weights = routes.weights;
   p.choose.rows = narrow(routes.rows);
   p.choose.chosen = narrow(routes.chosen);
-  p.chosen = divisor(routes.chosen);
+  p.chosen = narrow(routes.chosen);
   draft_.alone = true;
   return true;
 }
@@ -395,11 +386,9 @@ bool StepProgram::write_kv(const WriteKvAndQueriesParams& params) {
   const WriteKvParams& p = params.write;
   if (!few(p.rows) || norm_ || choose_) return false;
   const int64_t heads = p.heads + 2 * p.cache.heads;
-  phase_for({{p.qkv, p.qkv + p.rows * p.ld}},
-            {{p.qkv, p.qkv + p.rows * p.ld},
-             {p.cache.keys, p.cache.keys + 1},
-             {params.queries.halves, params.queries.halves + 1}},
-            0);
+  const Range qkv{p.qkv, p.qkv + p.rows * p.ld};
+  phase_for(
+      {{qkv}, {qkv, {p.cache.keys, p.cache.keys + 1}, {params.queries.halves, params.queries.halves + 1}}});
   add_work(WorkKind::write_kv, p.rows * heads, 1, false).write = params;
   add_hint(phases_.back(), p.q_norm, kHead * 4);
   add_hint(phases_.back(), p.k_norm, kHead * 4);
@@ -432,7 +421,7 @@ bool StepProgram::attention(const AttentionParams& params, const Queries& querie
     }
   }
   draft_.alone = true;
-  phase_for({}, {out}, 0);
+  phase_for({{}, {out}});
   const int64_t items = int64_t{params.rows} * params.cache.heads * spans;
   add_work(WorkKind::attention, items, 1, false).attention = work;
   draft_.alone = true;
@@ -441,11 +430,36 @@ bool StepProgram::attention(const AttentionParams& params, const Queries& querie
     add_hint(phases_.back(), work.write.write.k_norm, kHead * 4);
   }
   if (work.tickets == nullptr) {
-    phase_for({}, {out}, 0);
+    phase_for({{}, {out}});
     add_work(WorkKind::fold, int64_t{params.rows} * params.heads, 1, false).attention = work;
     draft_.alone = true;
   }
   return true;
+}
+
+StepProgram::Known StepProgram::make(std::vector<Phase> phases) const {
+  std::vector<PhasePlan> plans;
+  int64_t bytes = static_cast<int64_t>(phases.size() * sizeof(Phase));
+  for (const Phase& phase : phases) {
+    plans.push_back(plan_phase(phase, device_.processors));
+    bytes += static_cast<int64_t>(plans.back().shares.size());
+  }
+  Known made{phases, DeviceBytes(bytes, held_), nullptr, plans.front().share_bytes};
+  uint8_t* at = made.memory.get() + phases.size() * sizeof(Phase);
+  made.shares = at;
+  for (size_t i = 0; i < phases.size(); ++i) {
+    const std::vector<uint8_t>& shares = plans[i].shares;
+    if (i > 0) {
+      phases[i - 1].next_shares = at;
+      phases[i - 1].next_share_bytes = plans[i].share_bytes;
+    }
+    if (shares.empty()) continue;
+    check(cudaMemcpyAsync(at, shares.data(), shares.size(), cudaMemcpyHostToDevice, launcher_.stream()));
+    at += shares.size();
+  }
+  check(cudaMemcpyAsync(made.memory.get(), phases.data(), phases.size() * sizeof(Phase),
+                        cudaMemcpyHostToDevice, launcher_.stream()));
+  return made;
 }
 
 StepProgram::Left StepProgram::finish() {
@@ -466,12 +480,12 @@ StepProgram::Left StepProgram::finish() {
       launcher_.wait();  // the last one may be queued
       known_.pop_back();
     }
-    Known& made = known_.emplace_front(Known{phases, DeviceBytes(static_cast<int64_t>(bytes), held_)});
-    check(cudaMemcpyAsync(made.memory.get(), made.phases.data(), bytes, cudaMemcpyHostToDevice,
-                          launcher_.stream()));
+    known_.push_front(make(phases));
   }
   ProgramParams p{};
   p.phases = reinterpret_cast<const Phase*>(known_.front().memory.get());
+  p.shares = known_.front().shares;
+  p.share_bytes = known_.front().share_bytes;
   p.arrived = reinterpret_cast<uint64_t*>(arrived_.get());
   p.count = narrow(static_cast<int64_t>(phases.size()));
   run_program(launcher_, p, device_.processors);

@@ -72,6 +72,7 @@ class StepProgram {
     const float* of[kPhaseSources] = {};  // the rows that its sources stand for
     int32_t step[kPhaseSources] = {};     // distance of these rows in the source
     int32_t shared = 0;                   // bytes of its sources
+    int64_t share = 0;                    // of a block's share of its products
     bool alone = false;                   // takes no more
   };
   /// Rows whose rounded form lies in planes_ and units_.
@@ -82,7 +83,9 @@ class StepProgram {
   };
   struct Known {
     std::vector<Phase> phases;
-    DeviceBytes memory;
+    DeviceBytes memory;               // the phases as blocks read them, then their shares
+    const uint8_t* shares = nullptr;  // of the first
+    int32_t share_bytes = 0;
   };
   /// Where a phase holds rows: every `step`-th of a source.
   struct Place {
@@ -95,17 +98,27 @@ class StepProgram {
   /// Whether a pending norm is of other rows, or of more.
   bool other_norm(Rows h) const { return norm_ && (norm_->h.data != h.data || norm_->h.rows != h.rows); }
   bool fits(const Weights& w, int64_t rows) const;
-  /// Whether the last phase can take an operation with these ranges and a source of that size (0: none).
-  bool joins(const Ranges& reads, const Ranges& writes, int32_t shared) const;
+  /// What an operation asks of its phase.
+  struct Need {
+    Ranges reads, writes;
+    int64_t share = 0;   // bytes of a block's share, if it is a product
+    int32_t shared = 0;  // bytes of a source; 0: none
+  };
+  /// Of a product whose items have so many jobs.
+  int64_t share_of(int64_t items, int64_t item_jobs, int64_t rows) const;
+  /// Whether the last phase can take an operation.
+  bool joins(const Need& need) const;
   /// Makes the last phase one that does.
-  void phase_for(const Ranges& reads, const Ranges& writes, int32_t shared);
+  void phase_for(const Need& need);
   Place add_source(const Source& source, const float* of, int32_t step);
   /// A phase that has the rows h, with what their rounding leaves where parts is 2, and takes an operation
-  /// that reads and writes this beside them.
-  Place place(uint8_t* failed, Rows h, int32_t parts, Ranges reads, Ranges writes);
+  /// that needs this besides.
+  Place place(uint8_t* failed, Rows h, int32_t parts, Need need);
   Work& add_work(WorkKind kind, int64_t items, int64_t cost, bool early);
   ProductWork& add_product(const Place& at, WorkKind kind, const Weights& w, int64_t rows, int64_t items,
-                           int32_t leaf_jobs, bool swiglu, bool early);
+                           int32_t slots, bool swiglu, bool early);
+  /// Phases as blocks read them, with their plans.
+  Known make(std::vector<Phase> phases) const;
 
   Launcher& launcher_;
   int64_t& held_;

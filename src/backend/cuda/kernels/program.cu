@@ -20,37 +20,20 @@ struct Chosen {
   float weights[kProgramChosen];
 };
 
-/// Items of a work that a block takes: by their cost, all works of the phase counting.
-struct Share {
-  int first, end;
-};
-
-/// A warp's place among the jobs of a phase that it asks for.
-struct JobState {
-  int work;         // the last that it entered
-  int first;        // item of that work's share
-  int number, end;  // jobs
-  int left;         // groups of the job that was found
-  int more;         // there may be another one
-  const uint8_t* values;
-  const uint8_t* scales;
-};
-
 /// What a warp asks for, and what has arrived.
 struct Flight {
   const uint8_t* values;
   const uint8_t* scales;
+  int next;       // job of the phase that is asked for
   int left;       // groups of the job that is asked for
   int planes;     // of its weights
-  int more;       // there may be another job
   int fill, use;  // stages
   int ahead;      // that were asked for and not used
 };
 
 struct Fixed {
   Phase phases[2];
-  Share shares[2][kPhaseWorks];
-  JobState jobs[kProgramWarps];
+  uint8_t shares[2][kShareBytes];
   Flight flights[kProgramWarps];  // while no product runs
   RowScratch rows;
   Chosen chosen;
@@ -72,77 +55,9 @@ __device__ inline Fixed& fixed() {
 }
 __device__ inline uint8_t* shared_at(int bytes) { return reinterpret_cast<uint8_t*>(&fixed()) + bytes; }
 
-__device__ inline Share share_of(const Phase& phase, int which) {
-  const Work& w = phase.works[which];
-  const auto item = [&](uint32_t block) {
-    const auto part = static_cast<int>(block * phase.part >> 32) - w.before;
-    return part <= 0 ? 0 : min(divide(part + static_cast<int>(w.cost.value) - 1, w.cost), w.items);
-  };
-  return {item(blockIdx.x), item(blockIdx.x + 1)};
-}
-
-__device__ inline bool is_product(WorkKind kind) {
-  return kind == WorkKind::product || kind == WorkKind::experts || kind == WorkKind::down;
-}
-
-/// Where a job lies in its item.
-struct Job {
-  int item, slot, leaf;  // slot: gate or up, or which expert of a row
-};
-__device__ inline Job job_of(const ProductWork& w, int first_item, int number) {
-  const int item = divide(number, w.leaf_jobs);
-  const int in_item = number - item * static_cast<int>(w.leaf_jobs.value);
-  return {first_item + item, in_item >> w.leaf_shift, in_item & ((1 << w.leaf_shift) - 1)};
-}
-
-/// Finds the next job of the calling warp in a phase; false where there is none, or (`ahead`) none whose
-/// weights are known before the phase begins.
-static __device__ __noinline__ bool next_job(const Phase& phase, bool ahead) {
-  JobState& state = fixed().jobs[threadIdx.x / 32];
-  int work_index = state.work;
-  int first = state.first;
-  int number = state.number;
-  int end = state.end;
-  __syncwarp();
-#pragma unroll 1
-  while (number >= end) {
-    if (work_index + 1 >= phase.work_count || (ahead && phase.works[work_index + 1].early == 0)) break;
-    ++work_index;
-    const Work& work = phase.works[work_index];
-    if (!is_product(work.kind)) continue;
-    const Share share = share_of(phase, work_index);
-    first = share.first;
-    number = static_cast<int>(threadIdx.x) / 32;
-    end = (share.end - share.first) * static_cast<int>(work.product.leaf_jobs.value);
-  }
-  state.work = work_index;
-  state.first = first;
-  state.end = end;
-  state.number = number + kProgramWarps;
-  if (number >= end) {
-    state.number = number;
-    __syncwarp();
-    return false;
-  }
-  const Work& work = phase.works[work_index];
-  const ProductWork& p = work.product;
-  const Job job = job_of(p, first, number);
-  int tile = job.item;
-  int expert = 0;
-  if (work.kind != WorkKind::product) {
-    const int of = divide(job.item, p.tiles);  // pair, or row
-    tile -= of * static_cast<int>(p.tiles.value);
-    expert = fixed().chosen.experts[work.kind == WorkKind::down ? of * p.choose.chosen + job.slot : of];
-  }
-  if (p.swiglu != 0) tile += job.slot * static_cast<int>(p.tiles.value);
-  state.left = p.groups;
-  state.more = number + kProgramWarps < end || work_index + 1 < phase.work_count ? 1 : 0;
-  const auto at = static_cast<uint32_t>(tile);
-  const auto leaf = static_cast<uint32_t>(job.leaf);
-  state.values = p.values + expert * p.values_stride + (at * p.values_tile + leaf * p.values_leaf);
-  state.scales = p.scales + expert * p.scales_stride + (at * p.scales_tile + leaf * p.scales_leaf);
-  __syncwarp();
-  return true;
+/// A block's part of phase `which` of the two that are held.
+__device__ inline const Share& share_at(int which) {
+  return *reinterpret_cast<const Share*>(fixed().shares[which]);
 }
 
 struct Fetcher : Flight {
@@ -156,15 +71,21 @@ struct Fetcher : Flight {
     return shared_at(kRingAt) + static_cast<int>(threadIdx.x) / 32 * kStages * kStageBytes;
   }
 
-  __device__ void ask(const Phase& phase, bool before) {
-    if (left == 0 && more != 0 && next_job(phase, before)) {
-      const JobState& state = fixed().jobs[threadIdx.x / 32];
-      more = state.more;
-      values = state.values;
-      scales = state.scales;
-      left = state.left;
-      planes = phase.works[state.work].product.planes;
-      __syncwarp();
+  /// Asks for a stage, of jobs below `end`.
+  __device__ void ask(const Phase& phase, const Share& share, int end) {
+    if (left == 0 && next < end) {
+      const Job job = share.job_list()[next];
+      const ProductWork& p = phase.works[job.work()].product;
+      values = p.values + int64_t{job.its_leaf()} * (p.groups * p.planes * kBlockBytes);
+      scales = p.scales + int64_t{job.its_leaf()} * (p.groups * kTile * 4);
+      if (job.chosen != kNoExpert) {
+        const int expert = fixed().chosen.experts[job.chosen];
+        values += expert * p.values_stride;
+        scales += expert * p.scales_stride;
+      }
+      left = p.groups;
+      planes = p.planes;
+      next += kProgramWarps;
     }
     if (left > 0) {
       const int groups = min(left, planes == 2 ? 2 : 4);
@@ -186,10 +107,10 @@ struct Fetcher : Flight {
   }
 
   /// The next stage's bytes have arrived; they stay until the next call.
-  __device__ const uint8_t* next(const Phase& phase) {
+  __device__ const uint8_t* next_stage(const Phase& phase, const Share& share) {
     wait_for_copies<kStages - 2>();
     __syncwarp();
-    ask(phase, false);
+    ask(phase, share, share.all_jobs);
     --ahead;
     const uint8_t* const stage = ring() + use * kStageBytes;
     use = use == kStages - 1 ? 0 : use + 1;
@@ -197,26 +118,22 @@ struct Fetcher : Flight {
   }
 };
 
-/// Asks until as much is on its way as a phase's products expect. `before`: the phase has not begun.
-static __device__ __noinline__ void ask_ahead(const Phase& phase, bool before, bool first) {
+/// Asks, for jobs below `end`, until as much is on its way as a phase's products expect. `first`: for the
+/// first time in this phase.
+static __device__ __noinline__ void ask_ahead(const Phase& phase, const Share& share, int end, bool first) {
   Fetcher f;
-  if (first) {
-    JobState& state = fixed().jobs[threadIdx.x / 32];
-    state.work = -1;
-    state.first = state.number = state.end = 0;
-    __syncwarp();
-  }
-  f.more = 1;
+  if (first) f.next = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 1
-  for (int i = f.ahead; i < kStages - 1; ++i) f.ask(phase, before);
+  for (int i = f.ahead; i < kStages - 1; ++i) f.ask(phase, share, end);
   f.keep();
 }
 
 /// The chain of a job's leaf with up to 4·kQuads rows, of which the first lies at `row`; rows are `apart`
 /// bytes apart. A lane gets outputs lane/4 and lane/4 + 8, token lane%4 of each four.
 template <int kPlanes, int kQuads>
-__device__ inline void chain(Fetcher& fetcher, const Phase& phase, int k, const uint8_t* row, int rows,
-                             int apart, int first_group, int groups, float (&acc)[kQuads][2]) {
+__device__ inline void chain(Fetcher& fetcher, const Phase& phase, const Share& share, int k,
+                             const uint8_t* row, int rows, int apart, int first_group, int groups,
+                             float (&acc)[kQuads][2]) {
   constexpr int kGroups = kPlanes == 2 ? 2 : 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
@@ -234,7 +151,7 @@ __device__ inline void chain(Fetcher& fetcher, const Phase& phase, int k, const 
   }
 #pragma unroll 1
   for (int done = 0; done < groups; done += kGroups) {
-    const uint8_t* const stage = fetcher.next(phase);
+    const uint8_t* const stage = fetcher.next_stage(phase, share);
     const auto group = [&](int i) {
       uint4 values[kPlanes];
 #pragma unroll
@@ -258,10 +175,11 @@ __device__ inline void chain(Fetcher& fetcher, const Phase& phase, int k, const 
 }
 
 template <int kPlanes, int kQuads>
-__device__ inline void run_job(Fetcher& fetcher, const Phase& phase, int k, const uint8_t* row, int rows,
-                               int apart, int first_group, int groups, int held, float* sums) {
+__device__ inline void run_job(Fetcher& fetcher, const Phase& phase, const Share& share, int k,
+                               const uint8_t* row, int rows, int apart, int first_group, int groups, int held,
+                               float* sums) {
   float acc[kQuads][2];
-  chain<kPlanes, kQuads>(fetcher, phase, k, row, rows, apart, first_group, groups, acc);
+  chain<kPlanes, kQuads>(fetcher, phase, share, k, row, rows, apart, first_group, groups, acc);
   const int g = static_cast<int>(threadIdx.x) % 32 / 4;
   const int t = static_cast<int>(threadIdx.x) % 4;
   if (t >= rows) return;
@@ -273,12 +191,13 @@ __device__ inline void run_job(Fetcher& fetcher, const Phase& phase, int k, cons
 }
 
 template <int kPlanes>
-__device__ inline void run_job(Fetcher& fetcher, const Phase& phase, int k, const uint8_t* row, int rows,
-                               int apart, int first_group, int groups, int held, float* sums) {
+__device__ inline void run_job(Fetcher& fetcher, const Phase& phase, const Share& share, int k,
+                               const uint8_t* row, int rows, int apart, int first_group, int groups, int held,
+                               float* sums) {
   if (rows <= 4) {
-    run_job<kPlanes, 1>(fetcher, phase, k, row, rows, apart, first_group, groups, held, sums);
+    run_job<kPlanes, 1>(fetcher, phase, share, k, row, rows, apart, first_group, groups, held, sums);
   } else {
-    run_job<kPlanes, 2>(fetcher, phase, k, row, rows, apart, first_group, groups, held, sums);
+    run_job<kPlanes, 2>(fetcher, phase, share, k, row, rows, apart, first_group, groups, held, sums);
   }
 }
 
@@ -297,86 +216,64 @@ __device__ inline float add_leaves(const float* sums, int leaf_shift, int apart)
   return sum;
 }
 
-/// Writes the results of items [first, first + count), whose leaves' sums are complete.
-static __device__ __noinline__ void finish_items(const Work& work, int first, int count, const float* sums) {
+/// A number of y from the sums of its leaves: one of the outputs' numbers.
+static __device__ __noinline__ void finish(const Phase& phase, const Outputs outputs, int number) {
+  if (number > outputs.count) return;
+  const Work& work = phase.works[outputs.work];
   const ProductWork& p = work.product;
-  const auto rows = static_cast<int>(p.rows.value);
+  const uint32_t at = outputs.at + number;
+  const float before = p.sum != nullptr ? p.sum[at] : 0.0F;
+  const float* const from =
+      reinterpret_cast<const float*>(shared_at(kSumsAt)) + outputs.sums + number * p.held;
   const int apart = kTile * p.held;
+  float value = 0.0F;
+  if (work.kind == WorkKind::down) {
+    const float* const weights = fixed().chosen.weights + outputs.row * p.chosen;
+    const float shared = p.shared != nullptr ? p.shared[at] : 0.0F;
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < count * kTile * rows; i += kProgramThreads) {
-    const int output = i % kTile;
-    const int in_round = divide(i / kTile, p.rows);
-    const int row = i / kTile - in_round * rows;
-    int tile = first + in_round;
-    int out_row = row;
-    if (work.kind != WorkKind::product) {
-      out_row = divide(tile, p.tiles);
-      tile -= out_row * static_cast<int>(p.tiles.value);
+    for (int j = 0; j < p.chosen; ++j) {
+      value = fma_(weights[j], add_leaves(from + (j << p.leaf_shift) * apart, p.leaf_shift, apart), value);
     }
-    const int n = tile * kTile + output;
-    if (n >= p.outputs) continue;
-    const int64_t at = out_row * p.ldy + n;
-    const float before = p.sum != nullptr ? p.sum[at] : 0.0F;
-    const float* const from =
-        sums + (in_round * static_cast<int>(p.leaf_jobs.value) * kTile + output) * p.held + row;
-    float value = 0.0F;
-    if (work.kind == WorkKind::down) {
-      const float* const weights = fixed().chosen.weights + out_row * p.choose.chosen;
-      const float shared = p.shared != nullptr ? p.shared[at] : 0.0F;
-#pragma unroll 1
-      for (int j = 0; j < p.choose.chosen; ++j) {
-        value = fma_(weights[j], add_leaves(from + (j << p.leaf_shift) * apart, p.leaf_shift, apart), value);
-      }
-      if (p.shared != nullptr) value = value + shared;
-    } else {
-      value = add_leaves(from, p.leaf_shift, apart);
-      if (p.swiglu != 0) {
-        value = swiglu(value, add_leaves(from + (apart << p.leaf_shift), p.leaf_shift, apart));
-      }
-    }
-    p.y[at] = value;
-    if (p.sum != nullptr) p.sum[at] = before + value;
+    if (p.shared != nullptr) value = value + shared;
+  } else {
+    value = add_leaves(from, p.leaf_shift, apart);
+    if (p.swiglu != 0) value = swiglu(value, add_leaves(from + (apart << p.leaf_shift), p.leaf_shift, apart));
   }
+  p.y[at] = value;
+  if (p.sum != nullptr) p.sum[at] = before + value;
 }
 
-static __device__ __noinline__ void run_product(const Phase& phase, int which, Share share) {
-  const Work& work = phase.works[which];
-  const ProductWork& p = work.product;
-  const Source& source = phase.sources[work.source];
-  const int jobs = (share.end - share.first) * static_cast<int>(p.leaf_jobs.value);
-  if (jobs == 0) return;
+/// A block's share of a phase's products.
+static __device__ __noinline__ void run_products(const Phase& phase, const Share& share) {
   Fetcher fetcher;
-  auto* const sums = reinterpret_cast<float*>(shared_at(kSumsAt));
-  const uint8_t* const rows = shared_at(kRowsAt) + source.shared;
+  const Job* const jobs = share.job_list();
+  const Outputs* const outputs = share.output_list();
   int number = static_cast<int>(threadIdx.x) / 32;
+  int output = static_cast<int>(threadIdx.x);
 #pragma unroll 1
-  for (int first = 0; first < jobs; first += p.together) {
-    const int end = min(first + p.together, jobs);
+  for (int round = 0; round < share.rounds; ++round) {
 #pragma unroll 1
-    for (; number < end; number += kProgramWarps) {
-      const Job job = job_of(p, share.first, number);
-      int row = 0;
-      if (work.kind == WorkKind::experts) {
-        row = divide(divide(job.item, p.tiles), p.chosen) * p.row_step;
-      } else if (work.kind == WorkKind::down) {
-        row = (divide(job.item, p.tiles) - divide(share.first, p.tiles)) * static_cast<int>(p.chosen.value) +
-              job.slot;
-      }
-      const uint8_t* const from = rows + row * p.row_bytes;
-      float* const to = sums + (number - first) * kTile * p.held;
-      const auto job_rows = static_cast<int>(p.rows.value);
+    for (; number < share.jobs[round]; number += kProgramWarps) {
+      const Job job = jobs[number];
+      const Work& work = phase.works[job.work()];
+      const ProductWork& p = work.product;
+      const Source& source = phase.sources[work.source];
+      const int group = (job.its_leaf() & ((1 << p.leaf_shift) - 1)) * p.groups;
+      const uint8_t* const from = shared_at(kRowsAt) + source.shared + job.row * p.row_bytes;
+      float* const to = reinterpret_cast<float*>(shared_at(kSumsAt)) + job.sums * kTile;
       const int apart = p.row_step * p.row_bytes;
       if (p.planes == 2) {
-        run_job<2>(fetcher, phase, source.k, from, job_rows, apart, p.groups * job.leaf, p.groups, p.held,
-                   to);
+        run_job<2>(fetcher, phase, share, source.k, from, p.rows, apart, group, p.groups, p.held, to);
       } else {
-        run_job<1>(fetcher, phase, source.k, from, job_rows, apart, p.groups * job.leaf, p.groups, p.held,
-                   to);
+        run_job<1>(fetcher, phase, share, source.k, from, p.rows, apart, group, p.groups, p.held, to);
       }
     }
     __syncthreads();
-    finish_items(work, share.first + divide(first, p.leaf_jobs), divide(end - first, p.leaf_jobs), sums);
-    if (end < jobs) __syncthreads();
+#pragma unroll 1
+    for (; output < share.outputs[round] * kTile; output += kProgramThreads) {
+      finish(phase, outputs[output / kTile], output % kTile);
+    }
+    if (round + 1 < share.rounds) __syncthreads();
   }
   fetcher.keep();
 }
@@ -417,7 +314,7 @@ __device__ inline void load_routes(const ChooseParams& c) {
 }
 
 /// Rows in shared memory before a phase's products begin.
-__device__ inline void take_sources(const Phase& phase, const Share* shares, const Team team) {
+__device__ inline void take_sources(const Phase& phase, const Share& share, const Team team) {
 #pragma unroll 1
   for (int i = 0; i < phase.source_count; ++i) {
     const Source& s = phase.sources[i];
@@ -429,10 +326,8 @@ __device__ inline void take_sources(const Phase& phase, const Share* shares, con
     int first = 0;
     int count = s.rows;
     if (s.pairs > 0) {
-      const Divisor tiles = phase.works[0].product.tiles;
-      first = divide(shares[0].first, tiles);
-      count = shares[0].end == shares[0].first ? 0 : (divide(shares[0].end - 1, tiles) + 1 - first) * s.pairs;
-      first *= s.pairs;
+      first = share.first_row;
+      count = share.rows;
     }
     if (s.k > team.threads * 8) {
       round_source<2>(s, first, count, to, team, fixed().rows);
@@ -442,20 +337,27 @@ __device__ inline void take_sources(const Phase& phase, const Share* shares, con
   }
 }
 
-__device__ inline void run_heads(const WriteKvAndQueriesParams& p, Share share) {
+/// The heads of a step's rows, a warp each.
+__device__ inline void run_heads(const WriteKvAndQueriesParams& p, int items) {
   const int heads = p.write.heads + 2 * p.write.cache.heads;
+  const int warps = static_cast<int>(gridDim.x) * kProgramWarps;
 #pragma unroll 1
-  for (int i = share.first + static_cast<int>(threadIdx.x) / 32; i < share.end; i += kProgramWarps) {
+  for (int i = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x); i < items; i += warps) {
     write_head_alone(p, i / heads, i % heads);
   }
 }
 
-/// Asks for a phase's description.
-__device__ inline void ask_for_phase(Phase& to, const Phase* from) {
-  const auto shared = shared_address(&to);
-  for (int i = static_cast<int>(threadIdx.x) * 16; i < static_cast<int>(sizeof(Phase));
-       i += kProgramThreads * 16)
-    copy_async(shared + i, reinterpret_cast<const uint8_t*>(from) + i);
+/// Asks for a piece of memory, by all threads; bytes: a multiple of 16.
+__device__ inline void ask_for(void* to, const void* from, int bytes) {
+  const uint32_t shared = shared_address(to);
+  for (int i = static_cast<int>(threadIdx.x) * 16; i < bytes; i += kProgramThreads * 16)
+    copy_async(shared + i, static_cast<const uint8_t*>(from) + i);
+}
+
+/// Asks for a phase's description and this block's share of it, for place `which`.
+__device__ inline void ask_for_phase(int which, const Phase* phase, const uint8_t* shares, int share_bytes) {
+  ask_for(&fixed().phases[which], phase, sizeof(Phase));
+  ask_for(fixed().shares[which], shares + int64_t{blockIdx.x} * share_bytes, share_bytes);
   commit_copies();
 }
 
@@ -504,74 +406,88 @@ class GridBarrier {
   unsigned long long goal_ = 0;
 };
 
+/// Where the rows that attend in a phase stand.
+__device__ inline void prepare(const Phase& phase) {
+  const int me = static_cast<int>(threadIdx.x) - (kProgramThreads - 64);  // a warp that often has no jobs
+  const Work& first = phase.works[0];
+  if (first.kind != WorkKind::attention || me < 0 || me >= first.attention.rows.rows) return;
+  const RowPlaces& places = first.attention.rows.places;
+  fixed().positions.at[me] = places.position[me];
+  fixed().positions.first_page[me] = places.first_page[me];
+}
+
+/// Asks for weights of the phase in place `which`, which has not begun.
+__device__ inline void ask_early(int which) {
+  const Phase& phase = fixed().phases[which];
+  if (phase.products != 0) ask_ahead(phase, share_at(which), share_at(which).early, true);
+}
+
+/// Rows and the choice of experts before the works begin.
+__device__ inline void open_phase(const Phase& phase, const Share& share) {
+  const Work& last = phase.works[phase.work_count - 1];
+  const auto me = static_cast<int>(threadIdx.x);
+  if (last.kind == WorkKind::experts && last.product.choose.logits != nullptr) {
+    // Half of the warps choose while the others round.
+    if (me < kProgramThreads / 2) {
+      choose(last.product.choose);
+    } else {
+      take_sources(phase, share, {me - kProgramThreads / 2, kProgramThreads / 2});
+    }
+    return;
+  }
+  if (last.kind == WorkKind::experts || (last.kind == WorkKind::down && last.early == 0)) {
+    load_routes(last.product.choose);
+  }
+  take_sources(phase, share, {me, kProgramThreads});
+}
+
+/// What a phase does where it has no products.
+__device__ inline void run_other(const Work& work) {
+  if (work.kind == WorkKind::attention) {
+    attend(work.attention, work.items, fixed().positions,
+           *reinterpret_cast<AttentionScratch*>(shared_at(kSumsAt)), shared_at(kHalvesAt));
+  } else if (work.kind == WorkKind::write_kv) {
+    run_heads(work.write, work.items);
+  } else {
+    const int heads = work.attention.rows.heads;
+#pragma unroll 1
+    for (int i = static_cast<int>(blockIdx.x); i < work.items; i += static_cast<int>(gridDim.x)) {
+      fold_spans(work.attention, i / heads, i % heads, 1, fixed().positions.at[i / heads]);
+    }
+  }
+}
+
 __global__ void __launch_bounds__(kProgramThreads, 1) program_kernel(ProgramParams p) {
   GridBarrier barrier(p.arrived);
-  const auto prepare = [](int which) {
-    const Phase& phase = fixed().phases[which];
-    const int me = static_cast<int>(threadIdx.x) - (kProgramThreads - 64);  // a warp that often has no jobs
-    if (me < 0 || me >= 32) return;
-    if (me < phase.work_count) fixed().shares[which][me] = share_of(phase, me);
-    const Work& first = phase.works[0];
-    if (first.kind != WorkKind::attention || me >= first.attention.rows.rows) return;
-    const RowPlaces& places = first.attention.rows.places;
-    fixed().positions.at[me] = places.position[me];
-    fixed().positions.first_page[me] = places.first_page[me];
-  };
-  ask_for_phase(fixed().phases[0], p.phases);
+  ask_for_phase(0, p.phases, p.shares, p.share_bytes);
   wait_for_copies<0>();
   __syncthreads();
-  prepare(0);
+  prepare(fixed().phases[0]);
   if (threadIdx.x % 32 == 0) fixed().flights[threadIdx.x / 32] = {};
   __syncwarp();
-  ask_ahead(fixed().phases[0], true, true);
+  ask_early(0);
   __syncthreads();
 #pragma unroll 1
   for (int i = 0; i < p.count; ++i) {
     const int here = i % 2;
     const Phase& phase = fixed().phases[here];
-    const Share* const shares = fixed().shares[here];
+    const Share& share = share_at(here);
     const bool more = i + 1 < p.count;
-    if (more) ask_for_phase(fixed().phases[1 - here], p.phases + i + 1);
-    const Work& last = phase.works[phase.work_count - 1];
-    if (last.kind == WorkKind::experts && last.product.choose.logits != nullptr) {
-      // Half of the warps choose while the others round.
-      if (threadIdx.x < kProgramThreads / 2) {
-        choose(last.product.choose);
-      } else {
-        take_sources(phase, shares,
-                     {static_cast<int>(threadIdx.x) - kProgramThreads / 2, kProgramThreads / 2});
-      }
-    } else {
-      if (last.kind == WorkKind::experts || (last.kind == WorkKind::down && last.early == 0)) {
-        load_routes(last.product.choose);
-      }
-      take_sources(phase, shares, {static_cast<int>(threadIdx.x), kProgramThreads});
-    }
+    if (more) ask_for_phase(1 - here, p.phases + i + 1, phase.next_shares, phase.next_share_bytes);
+    open_phase(phase, share);
     __syncthreads();
-    if (phase.late != 0) ask_ahead(phase, false, false);
-#pragma unroll 1
-    for (int w = 0; w < phase.work_count; ++w) {
-      if (w > 0) __syncthreads();
-      const Work& work = phase.works[w];
-      if (is_product(work.kind)) {
-        run_product(phase, w, shares[w]);
-      } else if (work.kind == WorkKind::attention) {
-        attend(work.attention, work.items, fixed().positions,
-               *reinterpret_cast<AttentionScratch*>(shared_at(kSumsAt)), shared_at(kHalvesAt));
-      } else if (work.kind == WorkKind::write_kv) {
-        run_heads(work.write, shares[w]);
-      } else if (work.kind == WorkKind::fold) {
-        const int heads = work.attention.rows.heads;
-        for (int j = shares[w].first; j < shares[w].end; ++j)
-          fold_spans(work.attention, j / heads, j % heads, 1, fixed().positions.at[j / heads]);
-      }
+    if (phase.products != 0) {
+      if (phase.late != 0) ask_ahead(phase, share, share.all_jobs, false);
+      run_products(phase, share);
+    } else {
+      run_other(phase.works[0]);
     }
     if (!more) break;
     wait_for_copies<0>();
     barrier.arrive();
-    prepare(1 - here);
+    prepare(fixed().phases[1 - here]);
     follow_hints(fixed().phases[1 - here]);
-    ask_ahead(fixed().phases[1 - here], true, true);
+    ask_early(1 - here);
     barrier.wait();
   }
 }

@@ -55,6 +55,10 @@ enum class WorkKind : int32_t {
   fold,       // item: a row and a head, whose spans are folded
 };
 
+constexpr bool is_product(WorkKind kind) {
+  return kind == WorkKind::product || kind == WorkKind::experts || kind == WorkKind::down;
+}
+
 struct ProductWork {
   const uint8_t* values;  // as Weights has them, of expert 0
   const uint8_t* scales;
@@ -63,21 +67,18 @@ struct ProductWork {
   float* sum;                            // where not null: sum = fl(sum + result) as well, [rows][ldy]
   const float* shared;                   // of `down`, or null
   int64_t ldy;
-  uint32_t values_tile, scales_tile, values_leaf, scales_leaf;  // distances in bytes
-  Divisor tiles;                                                // items of a row or pair
-  Divisor leaf_jobs;                                            // of an item
-  Divisor rows;                                                 // of x that a job takes
-  Divisor chosen;                                               // of `experts` and `down`: of each row
-  int32_t outputs;                                              // columns of y
-  int32_t planes;                                               // 1 or 2
-  int32_t leaf_shift;                                           // 2^leaf_shift leaves
-  int32_t groups;                                               // of a leaf
-  int32_t row_bytes;                                            // of the source
-  int32_t row_step;                                             // distance of a job's rows in the source
-  int32_t held;      // floats that a job's sums of an output take: rows, rounded up to 1, 4 or 8
-  int32_t together;  // jobs whose sums fit, whole items
+  int32_t tiles;       // items of a row or pair, of `experts` and `down`
+  int32_t slots;       // tiles of an item: gate and up, or experts of a row
+  int32_t rows;        // of x that a job takes
+  int32_t chosen;      // of `experts` and `down`: of each row
+  int32_t outputs;     // columns of y
+  int32_t planes;      // 1 or 2
+  int32_t leaf_shift;  // 2^leaf_shift leaves
+  int32_t groups;      // of a leaf
+  int32_t row_bytes;   // of the source
+  int32_t row_step;    // distance of a job's rows in the source
+  int32_t held;        // floats that a job's sums of an output take: rows, rounded up to 1, 4 or 8
   int32_t swiglu;
-  int32_t zero;
   ChooseParams choose;  // of `experts`, with logits where the choice is made here; of `experts` and `down`:
                         // the routes
 };
@@ -95,9 +96,8 @@ struct AttentionWork {
 struct Work {
   WorkKind kind;
   int32_t items;
-  Divisor cost;    // of an item, in any unit that the phase's works share
-  int32_t before;  // cost of the works before it
-  int32_t early;   // its weights may be asked for before the phase begins
+  int32_t cost;   // of an item, in any unit that the phase's works share
+  int32_t early;  // its weights may be asked for before the phase begins
   int32_t source;
   int32_t zero;
   union {
@@ -108,6 +108,47 @@ struct Work {
 
   Work() : product() {}
 };
+
+/// What a warp computes at a time: a leaf of a tile.
+struct Job {
+  uint32_t leaf;   // of the work's (an expert's own), and in the highest eight bits which work
+  uint16_t sums;   // where its sums go, in 16 floats
+  uint8_t row;     // of the source, the first that it takes
+  uint8_t chosen;  // place of its expert among the chosen ones, or kNoExpert
+
+  TERCET_DEVICE_HOST int work() const { return static_cast<int>(leaf >> 24); }
+  TERCET_DEVICE_HOST int its_leaf() const { return static_cast<int>(leaf & 0xffffffU); }
+};
+constexpr uint8_t kNoExpert = 255;
+constexpr int64_t kProgramLeaves = int64_t{1} << 24;  // of a work (an expert's own) there are fewer
+
+/// What 16 threads make of the sums: numbers of y side by side.
+struct Outputs {
+  uint32_t at;                  // the first
+  uint16_t sums;                // of its first leaf, in floats
+  uint8_t work : 4, count : 4;  // count: numbers − 1
+  uint8_t row;                  // of the step, of `down`
+};
+
+constexpr int kShareRounds = 16;
+constexpr int kShareBytes = 3584;
+
+/// A block's part of a phase's products: rounds of jobs, whose sums fit, and of the outputs that are made of
+/// them. Behind it lie its jobs, then its outputs.
+struct Share {
+  uint16_t jobs[kShareRounds], outputs[kShareRounds];  // where rounds end
+  uint16_t rounds;
+  uint16_t early;            // jobs, the first ones, whose weights may be asked for before the phase begins
+  uint16_t first_row, rows;  // of a source with `pairs` that they need
+  uint16_t all_jobs;
+  uint16_t zero[3];
+
+  TERCET_DEVICE_HOST const Job* job_list() const { return reinterpret_cast<const Job*>(this + 1); }
+  TERCET_DEVICE_HOST const Outputs* output_list() const {
+    return reinterpret_cast<const Outputs*>(job_list() + all_jobs);
+  }
+};
+static_assert(sizeof(Share) % 16 == 0 && sizeof(Job) == 8 && sizeof(Outputs) == 8);
 
 /// Memory that a phase reads and no phase writes: on its way before the phase begins.
 struct Hint {
@@ -123,16 +164,20 @@ struct alignas(16) Phase {
   Source sources[kPhaseSources];
   Work works[kPhaseWorks];
   Hint hints[kPhaseHints];
+  const uint8_t* next_shares;  // of the phase that follows: of block b at b·next_share_bytes
+  int32_t next_share_bytes;    // a multiple of 16
   int32_t source_count, work_count;
-  int32_t late;   // it has weights that cannot be asked for before it begins
-  uint64_t part;  // of the works' cost that a block takes, times 2^32, rounded up
+  int32_t products;  // it has some
+  int32_t late;      // and weights that cannot be asked for before it begins
+  int32_t zero;
 };
 
 struct ProgramParams {
   const Phase* phases;
-  uint64_t* arrived;  // of the barrier; counts on from launch to launch
+  const uint8_t* shares;  // of the first phase
+  uint64_t* arrived;      // of the barrier; counts on from launch to launch
+  int32_t share_bytes;
   int32_t count;
-  int32_t zero;
 };
 
 /// Bytes of a rounded row in shared memory: two planes, then units.

@@ -1,0 +1,143 @@
+#include "backend/cuda/step_plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tercet::cuda {
+namespace {
+
+int32_t item_jobs(const ProductWork& p) { return p.slots << p.leaf_shift; }
+
+/// A block's share while it grows.
+struct Draft {
+  Share share{};
+  std::vector<Job> jobs;
+  std::vector<Outputs> outputs;
+  int32_t sums = 0;  // floats, of the round
+
+  void end_round() {
+    TERCET_CHECK_LT(share.rounds, kShareRounds);
+    share.jobs[share.rounds] = static_cast<uint16_t>(jobs.size());
+    share.outputs[share.rounds] = static_cast<uint16_t>(outputs.size());
+    ++share.rounds;
+    sums = 0;
+  }
+};
+
+/// Where an item of a work lies: its tile, its pair (`experts`) or row (`down`).
+struct Item {
+  int32_t tile, of;
+};
+
+Item item_at(const Work& work, int32_t index) {
+  if (work.kind == WorkKind::product) return {index, 0};
+  return {index % work.product.tiles, index / work.product.tiles};
+}
+
+void add_jobs(Draft& draft, const Work& work, int32_t which, Item item) {
+  const ProductWork& p = work.product;
+  const int32_t leaves = 1 << p.leaf_shift;
+  for (int32_t slot = 0; slot < p.slots; ++slot) {
+    const int32_t tile = item.tile + (p.swiglu != 0 ? slot * (p.outputs / kTile) : 0);
+    int32_t row = 0, chosen = kNoExpert;
+    if (work.kind == WorkKind::experts) {
+      chosen = item.of;
+      row = item.of / p.chosen * p.row_step;
+    } else if (work.kind == WorkKind::down) {
+      chosen = item.of * p.chosen + slot;
+      row = chosen - draft.share.first_row;
+    }
+    for (int32_t leaf = 0; leaf < leaves; ++leaf) {
+      Job job{};
+      job.leaf = static_cast<uint32_t>(tile * leaves + leaf) | static_cast<uint32_t>(which) << 24;
+      job.sums = static_cast<uint16_t>(draft.sums / kTile + (slot * leaves + leaf) * p.held);
+      job.row = static_cast<uint8_t>(row);
+      job.chosen = static_cast<uint8_t>(chosen);
+      draft.jobs.push_back(job);
+    }
+  }
+}
+
+void add_outputs(Draft& draft, const Work& work, int32_t which, Item item) {
+  const ProductWork& p = work.product;
+  const int32_t n = item.tile * kTile;
+  for (int32_t row = 0; row < p.rows; ++row) {
+    Outputs made{};
+    made.at = static_cast<uint32_t>((work.kind == WorkKind::product ? row : item.of) * p.ldy + n);
+    made.sums = static_cast<uint16_t>(draft.sums + row);
+    made.work = static_cast<uint8_t>(which & 15);
+    made.count = static_cast<uint8_t>((std::min(p.outputs - n, kTile) - 1) & 15);
+    made.row = static_cast<uint8_t>(item.of);
+    draft.outputs.push_back(made);
+  }
+}
+
+void add_item(Draft& draft, const Phase& phase, int32_t which, int32_t index) {
+  const Work& work = phase.works[which];
+  const ProductWork& p = work.product;
+  const int32_t floats = item_jobs(p) * kTile * p.held;
+  TERCET_CHECK_LE(floats, kProgramSums);
+  if (draft.sums + floats > kProgramSums) draft.end_round();
+  const Item item = item_at(work, index);
+  if (phase.sources[work.source].pairs > 0) {
+    if (draft.share.rows == 0) draft.share.first_row = static_cast<uint16_t>(item.of * p.chosen);
+    draft.share.rows = static_cast<uint16_t>((item.of + 1) * p.chosen - draft.share.first_row);
+  }
+  add_jobs(draft, work, which, item);
+  add_outputs(draft, work, which, item);
+  draft.sums += floats;
+  if (work.early != 0 && draft.share.early + item_jobs(p) == static_cast<int32_t>(draft.jobs.size())) {
+    draft.share.early = static_cast<uint16_t>(draft.jobs.size());
+  }
+}
+
+int64_t bytes_of(const Draft& draft) {
+  const auto bytes = static_cast<int64_t>(sizeof(Share) + draft.jobs.size() * sizeof(Job) +
+                                          draft.outputs.size() * sizeof(Outputs));
+  return (bytes + 15) / 16 * 16;
+}
+
+}  // namespace
+
+int64_t share_bytes(int64_t items, int64_t item_jobs, int64_t rows, int32_t blocks) {
+  const int64_t own =
+      items / blocks + 2;  // an item that begins in a block's part of the cost is that block's
+  return own *
+             (item_jobs * static_cast<int64_t>(sizeof(Job)) + rows * static_cast<int64_t>(sizeof(Outputs))) +
+         static_cast<int64_t>(sizeof(Share));
+}
+
+PhasePlan plan_phase(const Phase& phase, int32_t blocks) {
+  int64_t all = 0;
+  for (int32_t w = 0; w < phase.work_count; ++w) all += int64_t{phase.works[w].items} * phase.works[w].cost;
+  std::vector<Draft> drafts(static_cast<size_t>(blocks));
+  int64_t before = 0;
+  for (int32_t w = 0; w < phase.work_count; ++w) {
+    const Work& work = phase.works[w];
+    if (!is_product(work.kind)) return {};
+    for (int32_t i = 0; i < work.items; ++i, before += work.cost) {
+      add_item(drafts[static_cast<size_t>(before * blocks / all)], phase, w, i);
+    }
+  }
+  PhasePlan plan;
+  for (Draft& draft : drafts) {
+    draft.end_round();
+    draft.share.all_jobs = static_cast<uint16_t>(draft.jobs.size());
+    plan.share_bytes = std::max(plan.share_bytes, static_cast<int32_t>(bytes_of(draft)));
+  }
+  TERCET_CHECK_LE(plan.share_bytes, kShareBytes);
+  plan.shares.resize(drafts.size() * static_cast<size_t>(plan.share_bytes));
+  uint8_t* to = plan.shares.data();
+  for (const Draft& draft : drafts) {
+    std::memcpy(to, &draft.share, sizeof draft.share);
+    std::memcpy(to + sizeof(Share), draft.jobs.data(), draft.jobs.size() * sizeof(Job));
+    std::memcpy(to + sizeof(Share) + draft.jobs.size() * sizeof(Job), draft.outputs.data(),
+                draft.outputs.size() * sizeof(Outputs));
+    to += plan.share_bytes;
+  }
+  return plan;
+}
+
+}  // namespace tercet::cuda

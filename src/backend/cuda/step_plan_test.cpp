@@ -1,0 +1,156 @@
+#include "backend/cuda/step_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace tercet::cuda {
+namespace {
+
+constexpr int32_t kBlocks = 132;
+
+Work product(WorkKind kind, int32_t items, int32_t slots, int32_t leaf_shift, int32_t rows) {
+  Work work;
+  std::memset(static_cast<void*>(&work), 0, sizeof work);
+  work.kind = kind;
+  work.items = items;
+  work.cost = slots << leaf_shift;
+  work.early = kind == WorkKind::product ? 1 : 0;
+  ProductWork& p = work.product;
+  p.slots = slots;
+  p.leaf_shift = leaf_shift;
+  p.groups = 8;
+  p.planes = 1;
+  p.rows = rows;
+  p.held = rows == 1 ? 1 : 4;
+  p.outputs = items * kTile;
+  p.ldy = p.outputs;
+  p.row_step = 1;
+  return work;
+}
+
+Phase phase_of(std::initializer_list<Work> works) {
+  Phase phase;
+  std::memset(static_cast<void*>(&phase), 0, sizeof phase);
+  for (const Work& work : works) phase.works[phase.work_count++] = work;
+  return phase;
+}
+
+const Share& share_at(const PhasePlan& plan, int32_t block) {
+  return *reinterpret_cast<const Share*>(plan.shares.data() + int64_t{block} * plan.share_bytes);
+}
+
+/// Every leaf of every tile is computed once, every number of y made once, of sums that its round's jobs
+/// leave.
+void expect_whole(const Phase& phase, const PhasePlan& plan) {
+  std::map<std::tuple<int, int, int>, int> leaves;  // work, place of an expert, leaf
+  std::map<std::pair<int, uint32_t>, int> numbers;  // work, place in y
+  for (int32_t block = 0; block < kBlocks; ++block) {
+    const Share& share = share_at(plan, block);
+    int job = 0, output = 0;
+    for (int round = 0; round < share.rounds; ++round) {
+      std::set<int> sums;
+      for (; job < share.jobs[round]; ++job) {
+        const Job& it = share.job_list()[job];
+        ++leaves[{it.work(), it.chosen, it.its_leaf()}];
+        const int held = phase.works[it.work()].product.held;
+        ASSERT_LE((it.sums + held) * kTile, kProgramSums);
+        for (int i = 0; i < held; ++i) EXPECT_TRUE(sums.insert(it.sums + i).second);
+      }
+      for (; output < share.outputs[round]; ++output) {
+        const Outputs& it = share.output_list()[output];
+        EXPECT_TRUE(sums.contains(it.sums / kTile));
+        for (int i = 0; i <= it.count; ++i) ++numbers[{it.work, it.at + static_cast<uint32_t>(i)}];
+      }
+    }
+    EXPECT_EQ(job, share.all_jobs);
+  }
+  size_t all_leaves = 0, all_numbers = 0;
+  for (int w = 0; w < phase.work_count; ++w) {
+    const Work& work = phase.works[w];
+    const ProductWork& p = work.product;
+    all_leaves += static_cast<size_t>(work.items) * static_cast<size_t>(p.slots << p.leaf_shift);
+    const int rows = work.kind == WorkKind::product ? p.rows : work.items / p.tiles;
+    all_numbers += static_cast<size_t>(rows) * static_cast<size_t>(p.outputs);
+  }
+  EXPECT_EQ(leaves.size(), all_leaves);
+  EXPECT_EQ(numbers.size(), all_numbers);
+  for (const auto& [_, times] : leaves) EXPECT_EQ(times, 1);
+  for (const auto& [_, times] : numbers) EXPECT_EQ(times, 1);
+}
+
+TEST(StepPlan, OfADenseProduct) {
+  Work qkv = product(WorkKind::product, 320, 1, 2, 1);
+  qkv.product.outputs = 320 * kTile - 5;
+  qkv.product.ldy = qkv.product.outputs;
+  const Phase phase = phase_of({qkv});
+  const PhasePlan plan = plan_phase(phase, kBlocks);
+  expect_whole(phase, plan);
+  for (int32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_GE(share_at(plan, block).all_jobs, 2 * 4);
+    EXPECT_LE(share_at(plan, block).all_jobs, 3 * 4);
+    EXPECT_EQ(share_at(plan, block).early, share_at(plan, block).all_jobs);
+  }
+  EXPECT_LE(plan.share_bytes, share_bytes(320, 4, 1, kBlocks) + 16);
+}
+
+TEST(StepPlan, OfManyRowsInRounds) {
+  Work up = product(WorkKind::product, 832, 2, 3, 4);
+  up.product.swiglu = 1;
+  const Phase phase = phase_of({up});
+  const PhasePlan plan = plan_phase(phase, kBlocks);
+  expect_whole(phase, plan);
+  EXPECT_EQ(share_at(plan, 0).rounds, 2);  // 7 items of 64 times 16 sums, of which 4 fit
+  EXPECT_LE(plan.share_bytes, kShareBytes);
+}
+
+TEST(StepPlan, OfExpertsBesideWhatIsKnownEarly) {
+  Work shared = product(WorkKind::product, 48, 2, 2, 1);
+  shared.product.swiglu = 1;
+  Work experts = product(WorkKind::experts, 8 * 48, 2, 2, 1);
+  experts.product.swiglu = 1;
+  experts.product.tiles = 48;
+  experts.product.chosen = 8;
+  experts.product.outputs = 48 * kTile;
+  experts.product.ldy = experts.product.outputs;
+  const Phase phase = phase_of({shared, experts});
+  const PhasePlan plan = plan_phase(phase, kBlocks);
+  expect_whole(phase, plan);
+  EXPECT_EQ(share_at(plan, 0).early, share_at(plan, 0).all_jobs);
+  EXPECT_EQ(share_at(plan, kBlocks - 1).early, 0);
+}
+
+TEST(StepPlan, OfDownKnowsItsRowsOfPairs) {
+  Work down = product(WorkKind::down, 2 * 128, 8, 0, 1);
+  down.product.tiles = 128;
+  down.product.chosen = 8;
+  down.product.outputs = 128 * kTile;
+  down.product.ldy = down.product.outputs;
+  Phase phase = phase_of({down});
+  phase.sources[0].pairs = 8;
+  const PhasePlan plan = plan_phase(phase, kBlocks);
+  expect_whole(phase, plan);
+  EXPECT_EQ(share_at(plan, 0).first_row, 0);
+  EXPECT_EQ(share_at(plan, 0).rows, 8);
+  EXPECT_EQ(share_at(plan, kBlocks - 1).first_row, 8);
+  EXPECT_EQ(share_at(plan, kBlocks - 1).rows, 8);
+  for (int job = 0; job < share_at(plan, kBlocks - 1).all_jobs; ++job) {
+    EXPECT_LT(share_at(plan, kBlocks - 1).job_list()[job].row, 8);
+    EXPECT_GE(share_at(plan, kBlocks - 1).job_list()[job].chosen, 8);
+  }
+}
+
+TEST(StepPlan, OfAttentionIsEmpty) {
+  Work attention;
+  std::memset(static_cast<void*>(&attention), 0, sizeof attention);
+  attention.kind = WorkKind::attention;
+  attention.items = 32;
+  attention.cost = 1;
+  EXPECT_TRUE(plan_phase(phase_of({attention}), kBlocks).shares.empty());
+}
+
+}  // namespace
+}  // namespace tercet::cuda
