@@ -31,7 +31,11 @@ struct Flight {
   int ahead;      // that were asked for and not used
 };
 
+constexpr int kWaiter = kProgramThreads - 32;  // in the warp that has least to do
+
 struct Fixed {
+  unsigned long long goal;   // of the barrier, of the waiter; 0: before the first
+  int turns[kProgramWarps];  // phase at which each warp is
   Phase phases[2];
   uint8_t shares[2][kShareBytes];
   Flight flights[kProgramWarps];  // while no product runs
@@ -371,61 +375,66 @@ __device__ inline void follow_hints(const Phase& phase) {
   }
 }
 
-/// All blocks have arrived here, and what they wrote before is to be seen.
-class GridBarrier {
- public:
-  explicit __device__ GridBarrier(uint64_t* arrived)
-      : arrived_(reinterpret_cast<unsigned long long*>(arrived)) {}
+// What lives from phase to phase lies in shared memory, and functions that are called stay functions: after a
+// barrier of the grid the first cache is empty, so a register that was put aside comes from the second.
 
-  /// By all threads.
-  __device__ void arrive() {
-    __syncthreads();
-    if (threadIdx.x != kWaiter) return;
-    if (goal_ == 0) {
-      __threadfence();
-      const unsigned long long before = atomicAdd(arrived_, 1);
-      goal_ = before - before % gridDim.x;
-    } else {
-      asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(arrived_) : "memory");
-    }
-    goal_ += gridDim.x;
+/// All blocks have arrived here, and what they wrote before is to be seen. By all threads.
+static __device__ __noinline__ void arrive(uint64_t* arrived) {
+  __syncthreads();
+  if (threadIdx.x != kWaiter) return;
+  auto* const count = reinterpret_cast<unsigned long long*>(arrived);
+  if (fixed().goal == 0) {
+    __threadfence();
+    const unsigned long long before = atomicAdd(count, 1);
+    fixed().goal = before - before % gridDim.x + gridDim.x;
+  } else {
+    asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(count) : "memory");
+    fixed().goal += gridDim.x;
   }
-  __device__ void wait() {
-    if (threadIdx.x == kWaiter) {
-      unsigned long long now = 0;
-      do {
-        asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(now) : "l"(arrived_) : "memory");
-      } while (now < goal_);
-    }
-    __syncthreads();
+}
+static __device__ __noinline__ void wait_for_all(const uint64_t* arrived) {
+  if (threadIdx.x == kWaiter) {
+    const unsigned long long goal = fixed().goal;
+    unsigned long long now = 0;
+    do {
+      asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(now) : "l"(arrived) : "memory");
+    } while (now < goal);
   }
-
- private:
-  static constexpr int kWaiter = kProgramThreads - 32;  // in the warp that has least to do
-  unsigned long long* arrived_;
-  unsigned long long goal_ = 0;
-};
-
-/// Where the rows that attend in a phase stand.
-__device__ inline void prepare(const Phase& phase) {
-  const int me = static_cast<int>(threadIdx.x) - (kProgramThreads - 64);  // a warp that often has no jobs
-  const Work& first = phase.works[0];
-  if (first.kind != WorkKind::attention || me < 0 || me >= first.attention.rows.rows) return;
-  const RowPlaces& places = first.attention.rows.places;
-  fixed().positions.at[me] = places.position[me];
-  fixed().positions.first_page[me] = places.first_page[me];
+  __syncthreads();
 }
 
-/// Asks for weights of the phase in place `which`, which has not begun.
-__device__ inline void ask_early(int which) {
+/// The phase at which the calling warp is.
+__device__ inline int turn() { return *const_cast<const volatile int*>(&fixed().turns[threadIdx.x / 32]); }
+__device__ inline void next_turn() {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ++fixed().turns[threadIdx.x / 32];
+  __syncwarp();
+}
+
+/// Before this turn's phase begins: where the rows that attend in it stand, and its weights, as far as they
+/// are known.
+static __device__ __noinline__ void prepare() {
+  const int which = turn() % 2;
   const Phase& phase = fixed().phases[which];
+  const int me = static_cast<int>(threadIdx.x) - (kProgramThreads - 64);  // a warp that often has no jobs
+  const Work& first = phase.works[0];
+  if (first.kind == WorkKind::attention && me >= 0 && me < first.attention.rows.rows) {
+    const RowPlaces& places = first.attention.rows.places;
+    fixed().positions.at[me] = places.position[me];
+    fixed().positions.first_page[me] = places.first_page[me];
+  }
+  follow_hints(phase);
   if (phase.products != 0) ask_ahead(phase, share_at(which), share_at(which).early, true);
 }
 
-/// Rows and the choice of experts before the works begin.
-__device__ inline void open_phase(const Phase& phase, const Share& share) {
+/// Rows and the choice of experts before the works of this turn's phase begin, of `count` in all.
+static __device__ __noinline__ void open_phase(const Phase* phases, int count) {
+  const int i = turn();
+  const Phase& phase = fixed().phases[i % 2];
+  const Share& share = share_at(i % 2);
   const Work& last = phase.works[phase.work_count - 1];
   const auto me = static_cast<int>(threadIdx.x);
+  if (i + 1 < count) ask_for_phase(1 - i % 2, phases + i + 1, phase.next_shares, phase.next_share_bytes);
   if (last.kind == WorkKind::experts && last.product.choose.logits != nullptr) {
     // Half of the warps choose while the others round.
     if (me < kProgramThreads / 2) {
@@ -441,9 +450,14 @@ __device__ inline void open_phase(const Phase& phase, const Share& share) {
   take_sources(phase, share, {me, kProgramThreads});
 }
 
-/// What a phase does where it has no products.
-__device__ inline void run_other(const Work& work) {
-  if (work.kind == WorkKind::attention) {
+static __device__ __noinline__ void run_phase() {
+  const int which = turn() % 2;
+  const Phase& phase = fixed().phases[which];
+  const Work& work = phase.works[0];
+  if (phase.products != 0) {
+    if (phase.late != 0) ask_ahead(phase, share_at(which), share_at(which).all_jobs, false);
+    run_products(phase, share_at(which));
+  } else if (work.kind == WorkKind::attention) {
     attend(work.attention, work.items, fixed().positions,
            *reinterpret_cast<AttentionScratch*>(shared_at(kSumsAt)), shared_at(kHalvesAt));
   } else if (work.kind == WorkKind::write_kv) {
@@ -457,38 +471,32 @@ __device__ inline void run_other(const Work& work) {
   }
 }
 
-__global__ void __launch_bounds__(kProgramThreads, 1) program_kernel(ProgramParams p) {
-  GridBarrier barrier(p.arrived);
-  ask_for_phase(0, p.phases, p.shares, p.share_bytes);
+static __device__ __noinline__ void start(const Phase* first, const uint8_t* shares, int share_bytes) {
+  ask_for_phase(0, first, shares, share_bytes);
+  if (threadIdx.x % 32 == 0) {
+    fixed().flights[threadIdx.x / 32] = {};
+    fixed().turns[threadIdx.x / 32] = 0;
+  }
+  if (threadIdx.x == kWaiter) fixed().goal = 0;
   wait_for_copies<0>();
   __syncthreads();
-  prepare(fixed().phases[0]);
-  if (threadIdx.x % 32 == 0) fixed().flights[threadIdx.x / 32] = {};
-  __syncwarp();
-  ask_early(0);
+}
+
+__global__ void __launch_bounds__(kProgramThreads, 1) program_kernel(ProgramParams p) {
+  start(p.phases, p.shares, p.share_bytes);
+  prepare();
   __syncthreads();
 #pragma unroll 1
-  for (int i = 0; i < p.count; ++i) {
-    const int here = i % 2;
-    const Phase& phase = fixed().phases[here];
-    const Share& share = share_at(here);
-    const bool more = i + 1 < p.count;
-    if (more) ask_for_phase(1 - here, p.phases + i + 1, phase.next_shares, phase.next_share_bytes);
-    open_phase(phase, share);
+  for (;;) {
+    open_phase(p.phases, p.count);
     __syncthreads();
-    if (phase.products != 0) {
-      if (phase.late != 0) ask_ahead(phase, share, share.all_jobs, false);
-      run_products(phase, share);
-    } else {
-      run_other(phase.works[0]);
-    }
-    if (!more) break;
+    run_phase();
+    if (turn() + 1 == p.count) return;
     wait_for_copies<0>();
-    barrier.arrive();
-    prepare(fixed().phases[1 - here]);
-    follow_hints(fixed().phases[1 - here]);
-    ask_early(1 - here);
-    barrier.wait();
+    arrive(p.arrived);
+    next_turn();
+    prepare();
+    wait_for_all(p.arrived);
   }
 }
 
