@@ -271,14 +271,7 @@ class CudaOps final : public Ops {
 
   std::vector<RowResult> evaluate(Step& step, Rows logits, std::span<const RowOutput> outputs) override {
     TERCET_CHECK_EQ(logits.rows, static_cast<int64_t>(outputs.size()));
-    std::vector<RowResult> results = evaluation_.run(input_, logits, outputs);
-    const std::vector<uint8_t> flags = failed(step);
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (flags[static_cast<size_t>(outputs[i].row)] == 0) continue;
-      results[i] = {};
-      results[i].failed = true;
-    }
-    return results;
+    return evaluation_.run(input_, own(step).failed, logits, outputs);
   }
 
  private:

@@ -22,9 +22,10 @@ bool for_the_host(const RowOutput& output) {
 }  // namespace
 
 Evaluation::Evaluation(Launcher& launcher, int64_t& held)
-    : launcher_(launcher), parts_(launcher, held), results_(launcher, held), all_(launcher, held) {}
+    : launcher_(launcher), parts_(launcher, held), all_(launcher, held), results_(launcher) {}
 
-std::vector<RowResult> Evaluation::run(StepInput& input, Rows logits, std::span<const RowOutput> outputs) {
+std::vector<RowResult> Evaluation::run(StepInput& input, const uint8_t* failed, Rows logits,
+                                       std::span<const RowOutput> outputs) {
   std::vector<RowResult> results(outputs.size());
   if (outputs.empty()) return results;
   const auto vocabulary = static_cast<size_t>(logits.cols);
@@ -35,7 +36,7 @@ std::vector<RowResult> Evaluation::run(StepInput& input, Rows logits, std::span<
     any_all = any_all || (output.all && here);
     if (output.target >= 0) TERCET_CHECK_LT(output.target, logits.cols);
     wanted.push_back({output.params.seed, output.params.position, output.draw && here ? 1 : 0,
-                      output.params.temperature, output.target});
+                      output.params.temperature, output.target, output.row, 0});
   }
   LogitParams p{};
   p.logits = logits.data;
@@ -43,6 +44,7 @@ std::vector<RowResult> Evaluation::run(StepInput& input, Rows logits, std::span<
   p.parts = parts_.get<LogitPart>(logits.rows * kLogitParts);
   p.results = results_.get<LogitResult>(logits.rows);
   if (any_all) p.all = all_.get<float>(logits.rows * logits.cols);
+  p.failed = failed;
   p.rows = static_cast<int32_t>(logits.rows);
   p.vocabulary = static_cast<int32_t>(logits.cols);
   evaluate_logits(launcher_, p);
@@ -50,20 +52,19 @@ std::vector<RowResult> Evaluation::run(StepInput& input, Rows logits, std::span<
   const auto fetch = [](auto* to, const auto* from, size_t count) {
     check(cudaMemcpy(to, from, count * sizeof *to, cudaMemcpyDeviceToHost));
   };
-  std::vector<LogitResult> found(outputs.size());
-  fetch(found.data(), p.results, found.size());
   std::vector<float> row;
   for (size_t i = 0; i < outputs.size(); ++i) {
+    const LogitResult& found = p.results[i];
+    results[i].failed = found.failed != 0;
+    if (results[i].failed) continue;
     if (for_the_host(outputs[i])) {
       row.resize(vocabulary);
       fetch(row.data(), logits.data + i * vocabulary, vocabulary);
       results[i] = reference::evaluate(row, outputs[i]);
       continue;
     }
-    results[i].failed = found[i].failed != 0;
-    if (results[i].failed) continue;
-    results[i].token = found[i].token;
-    results[i].logprob = found[i].logprob;
+    results[i].token = found.token;
+    results[i].logprob = found.logprob;
     if (!outputs[i].all) continue;
     results[i].all.resize(vocabulary);
     fetch(results[i].all.data(), p.all + i * vocabulary, vocabulary);

@@ -14,12 +14,14 @@ class Evaluation {
  public:
   Evaluation(Launcher& launcher, int64_t& held);
 
-  /// Waits for the results. Rows that failed before are not this function's to know.
-  std::vector<RowResult> run(StepInput& input, Rows logits, std::span<const RowOutput> outputs);
+  /// Waits for the results. `failed`: of the step's rows, on the device.
+  std::vector<RowResult> run(StepInput& input, const uint8_t* failed, Rows logits,
+                             std::span<const RowOutput> outputs);
 
  private:
   Launcher& launcher_;
-  Scratch parts_, results_, all_;
+  Scratch parts_, all_;
+  HostScratch results_;
 };
 
 }  // namespace tercet::cuda

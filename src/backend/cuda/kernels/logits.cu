@@ -110,9 +110,9 @@ __global__ void __launch_bounds__(32) result_kernel(LogitParams p) {
   const Best best = warp_best({part.best, part.token});
   uint64_t sum = part.mass;
   for (int step = 16; step >= 1; step /= 2) sum += __shfl_xor_sync(kAll, sum, step);
-  const bool bad = __any_sync(kAll, part.bad != 0);
-  if (threadIdx.x != 0) return;
   const LogitRow wanted = p.wanted[row];
+  const bool bad = __any_sync(kAll, part.bad != 0) || p.failed[wanted.row] != 0;
+  if (threadIdx.x != 0) return;
   LogitResult out{bad ? 1 : 0, wanted.target, 0.0F, max, kLn2 * log2_(static_cast<float>(sum) * 0x1p-40F)};
   if (wanted.draw != 0) out.token = best.token;
   if (!bad && out.token >= 0) {

@@ -14,6 +14,8 @@ struct LogitRow {
   int32_t draw;
   float temperature;  // 0: the largest
   int32_t target;
+  int32_t row;  // of the step
+  int32_t zero;
 };
 
 struct LogitResult {
@@ -38,8 +40,9 @@ struct LogitParams {
   const float* logits;     // [rows][vocabulary]
   const LogitRow* wanted;  // [rows]
   LogitPart* parts;        // [rows][kLogitParts]
-  LogitResult* results;    // [rows]
+  LogitResult* results;    // [rows], in the host's memory
   float* all;              // [rows][vocabulary]: every log-probability; or null
+  const uint8_t* failed;   // of the step's rows: a row that failed before fails here
   int32_t rows, vocabulary;
 };
 void evaluate_logits(Launcher& launcher, const LogitParams& params);

@@ -75,6 +75,19 @@ void StepInput::flush(cudaStream_t stream) {
   copied_ = used_;
 }
 
+HostScratch::~HostScratch() { cudaFreeHost(data_); }
+
+uint8_t* HostScratch::bytes(int64_t size) {
+  if (size > size_) {
+    launcher_.wait();
+    check(cudaFreeHost(data_));
+    data_ = nullptr;
+    size_ = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(size)));
+    check(cudaMallocHost(reinterpret_cast<void**>(&data_), static_cast<size_t>(size_)));
+  }
+  return data_;
+}
+
 HostFlags::~HostFlags() {
   for (int32_t* block : blocks_) cudaFreeHost(block);
 }

@@ -60,6 +60,26 @@ class Scratch {
   DeviceBytes memory_;
 };
 
+/// As Scratch, in the host's memory, to which kernels may write.
+class HostScratch {
+ public:
+  explicit HostScratch(Launcher& launcher) : launcher_(launcher) {}
+  ~HostScratch();
+  HostScratch(const HostScratch&) = delete;
+
+  template <class T>
+  T* get(int64_t count) {
+    return reinterpret_cast<T*>(bytes(count * static_cast<int64_t>(sizeof(T))));
+  }
+
+ private:
+  uint8_t* bytes(int64_t size);
+
+  Launcher& launcher_;
+  uint8_t* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
 /// What the host hands a step: positions, pages, tokens. Copied to the device by flush(), before the kernels
 /// that read it. Sizes are rounded up to powers of two, so that steps that repeat find theirs in one place.
 class StepInput {
