@@ -402,6 +402,12 @@ bool StepProgram::attention(const AttentionParams& params, const Queries& querie
   constexpr int32_t kSpan = kSpanBlocks * 64;
   const int64_t all = int64_t{params.rows} * params.cache.heads * (last_position / kSpan + 1);
   if (all >= kManySpans * device_.processors) return false;
+  if (attending_ > 0 &&
+      (attending_ != params.rows || std::memcmp(&places_, &params.places, sizeof places_) != 0)) {
+    return false;
+  }
+  places_ = params.places;
+  attending_ = params.rows;
   const auto spans = narrow(std::bit_ceil(static_cast<uint32_t>(last_position / kSpan + 1)));
   AttentionWork work{};
   work.partials = partials_.get<float>(int64_t{params.rows} * params.heads * spans * kPartial);
@@ -488,6 +494,8 @@ StepProgram::Left StepProgram::finish() {
   p.share_bytes = known_.front().share_bytes;
   p.arrived = reinterpret_cast<uint64_t*>(arrived_.get());
   p.count = narrow(static_cast<int64_t>(phases.size()));
+  p.places = places_;
+  p.rows = std::exchange(attending_, 0);
   run_program(launcher_, p, device_.processors);
   return left;
 }

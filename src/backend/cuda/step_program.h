@@ -129,6 +129,8 @@ class StepProgram {
   std::optional<ChooseParams> choose_;
   const int32_t* chosen_in_ = nullptr;  // routes whose experts the program's blocks hold
   Kept kept_;
+  RowPlaces places_{};     // of the rows that attend in the program
+  int32_t attending_ = 0;  // how many
   Scratch planes_, units_, logits_, partials_;
   DeviceBytes arrived_, tickets_;
   std::deque<Known> known_;  // the latest first

@@ -26,12 +26,14 @@ __device__ void choose_of_row(const ChooseParams& p, int64_t row, ChooseScratch&
   const float* first = p.logits + row * p.step * p.experts;
   const float* rest = first + int64_t{p.rest} * p.experts;
   float score[kPer];
+  float bias[kPer];
   uint32_t key[kPer];  // 0: taken, or none
-  bool bad = false;
+  bool bad = p.unfit != nullptr && p.unfit[row] != 0;
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
     const int e = lane + 32 * i;
     score[i] = e < p.experts ? first[e] + rest[e] : 0.0F;
+    bias[i] = e < p.experts ? p.bias[e] : 0.0F;
     key[i] = 0;
   }
 #pragma unroll
@@ -43,9 +45,8 @@ __device__ void choose_of_row(const ChooseParams& p, int64_t row, ChooseScratch&
       score[i] = 0.0F;
     }
     score[i] = sigmoid(score[i]);
-    key[i] = ordered_bits(score[i] + p.bias[e]);
+    key[i] = ordered_bits(score[i] + bias[i]);
   }
-  bad = bad || (p.unfit != nullptr && p.unfit[row] != 0);
   if (__any_sync(kAll, bad) && lane == 0) p.failed[row] = 1;
   float sum = 0.0F;
 #pragma unroll 1

@@ -49,7 +49,7 @@ constexpr int kFixedBytes = (sizeof(Fixed) + 127) / 128 * 128;
 constexpr int kSumsAt = kFixedBytes;
 constexpr int kRowsAt = kSumsAt + kProgramSums * 4;
 constexpr int kRingAt = kSharedBytes - kProgramWarps * kStages * kStageBytes;
-constexpr int kHalvesAt = kSharedBytes - kSpanBlocks * kHalves * kHalfBytes;
+constexpr int kHalvesAt = kSharedBytes - kSpanBlocks * 2 * kHalfBytes;
 static_assert(kRowsAt + kProgramRowBytes <= kRingAt);
 static_assert(kSumsAt + static_cast<int>(sizeof(AttentionScratch)) <= kHalvesAt);
 
@@ -58,6 +58,10 @@ __device__ inline Fixed& fixed() {
   return *reinterpret_cast<Fixed*>(memory);
 }
 __device__ inline uint8_t* shared_at(int bytes) { return reinterpret_cast<uint8_t*>(&fixed()) + bytes; }
+
+__device__ inline AttentionScratch& attention_scratch() {
+  return *reinterpret_cast<AttentionScratch*>(shared_at(kSumsAt));
+}
 
 /// A block's part of phase `which` of the two that are held.
 __device__ inline const Share& share_at(int which) {
@@ -220,31 +224,41 @@ __device__ inline float add_leaves(const float* sums, int leaf_shift, int apart)
   return sum;
 }
 
+/// What joins a number of y, from memory.
+struct Addends {
+  float before, shared;
+};
+__device__ inline Addends addends_of(const Phase& phase, const Outputs outputs, int number) {
+  const ProductWork& p = phase.works[outputs.work].product;
+  const uint32_t at = outputs.at + number;
+  const bool mine = number <= outputs.count;
+  return {mine && p.sum != nullptr ? p.sum[at] : 0.0F, mine && p.shared != nullptr ? p.shared[at] : 0.0F};
+}
+
 /// A number of y from the sums of its leaves: one of the outputs' numbers.
-static __device__ __noinline__ void finish(const Phase& phase, const Outputs outputs, int number) {
+static __device__ __noinline__ void finish(const Phase& phase, const Outputs outputs, int number,
+                                           const Addends addends) {
   if (number > outputs.count) return;
   const Work& work = phase.works[outputs.work];
   const ProductWork& p = work.product;
   const uint32_t at = outputs.at + number;
-  const float before = p.sum != nullptr ? p.sum[at] : 0.0F;
   const float* const from =
       reinterpret_cast<const float*>(shared_at(kSumsAt)) + outputs.sums + number * p.held;
   const int apart = kTile * p.held;
   float value = 0.0F;
   if (work.kind == WorkKind::down) {
     const float* const weights = fixed().chosen.weights + outputs.row * p.chosen;
-    const float shared = p.shared != nullptr ? p.shared[at] : 0.0F;
 #pragma unroll 1
     for (int j = 0; j < p.chosen; ++j) {
       value = fma_(weights[j], add_leaves(from + (j << p.leaf_shift) * apart, p.leaf_shift, apart), value);
     }
-    if (p.shared != nullptr) value = value + shared;
+    if (p.shared != nullptr) value = value + addends.shared;
   } else {
     value = add_leaves(from, p.leaf_shift, apart);
     if (p.swiglu != 0) value = swiglu(value, add_leaves(from + (apart << p.leaf_shift), p.leaf_shift, apart));
   }
   p.y[at] = value;
-  if (p.sum != nullptr) p.sum[at] = before + value;
+  if (p.sum != nullptr) p.sum[at] = addends.before + value;
 }
 
 /// A block's share of a phase's products.
@@ -256,6 +270,9 @@ static __device__ __noinline__ void run_products(const Phase& phase, const Share
   int output = static_cast<int>(threadIdx.x);
 #pragma unroll 1
   for (int round = 0; round < share.rounds; ++round) {
+    const int end = share.outputs[round] * kTile;
+    Addends addends{};  // of the first: on their way while the sums are made
+    if (output < end) addends = addends_of(phase, outputs[output / kTile], output % kTile);
 #pragma unroll 1
     for (; number < share.jobs[round]; number += kProgramWarps) {
       const Job job = jobs[number];
@@ -274,8 +291,10 @@ static __device__ __noinline__ void run_products(const Phase& phase, const Share
     }
     __syncthreads();
 #pragma unroll 1
-    for (; output < share.outputs[round] * kTile; output += kProgramThreads) {
-      finish(phase, outputs[output / kTile], output % kTile);
+    while (output < end) {
+      finish(phase, outputs[output / kTile], output % kTile, addends);
+      output += kProgramThreads;
+      if (output < end) addends = addends_of(phase, outputs[output / kTile], output % kTile);
     }
     if (round + 1 < share.rounds) __syncthreads();
   }
@@ -333,7 +352,8 @@ __device__ inline void take_sources(const Phase& phase, const Share& share, cons
       first = share.first_row;
       count = share.rows;
     }
-    if (s.k > team.threads * 8) {
+    // Norms take two rows at a time, all else as many as there is room for.
+    if (max(s.k, s.norm != nullptr ? 0 : count * s.k) > team.threads * 8) {
       round_source<2>(s, first, count, to, team, fixed().rows);
     } else {
       round_source<1>(s, first, count, to, team, fixed().rows);
@@ -411,30 +431,37 @@ __device__ inline void next_turn() {
   __syncwarp();
 }
 
-/// Before this turn's phase begins: where the rows that attend in it stand, and its weights, as far as they
-/// are known.
-static __device__ __noinline__ void prepare() {
-  const int which = turn() % 2;
-  const Phase& phase = fixed().phases[which];
-  const int me = static_cast<int>(threadIdx.x) - (kProgramThreads - 64);  // a warp that often has no jobs
-  const Work& first = phase.works[0];
-  if (first.kind == WorkKind::attention && me >= 0 && me < first.attention.rows.rows) {
-    const RowPlaces& places = first.attention.rows.places;
-    fixed().positions.at[me] = places.position[me];
-    fixed().positions.first_page[me] = places.first_page[me];
-  }
-  follow_hints(phase);
-  if (phase.products != 0) ask_ahead(phase, share_at(which), share_at(which).early, true);
+/// The keys and values of a block's first item, where the phase writes what is new in them.
+__device__ inline void ask_for_first_span(const Work& work) {
+  const auto index = static_cast<int>(blockIdx.x);
+  if (index >= work.items || !asked_before(work.attention, index)) return;
+  const SpanItem at = span_item(work.attention, fixed().positions, index);
+  if (at.blocks() <= 0) return;
+  ask_for_span(work.attention, at, fixed().positions.first_page[at.row], attention_scratch(),
+               shared_at(kHalvesAt));
 }
 
-/// Rows and the choice of experts before the works of this turn's phase begin, of `count` in all.
-static __device__ __noinline__ void open_phase(const Phase* phases, int count) {
+/// Before this turn's phase begins, one of `count`: its weights or keys, as far as they are known, and what
+/// the next one is.
+static __device__ __noinline__ void prepare(const Phase* phases, int count) {
   const int i = turn();
   const Phase& phase = fixed().phases[i % 2];
-  const Share& share = share_at(i % 2);
+  if (i + 1 < count) ask_for_phase(1 - i % 2, phases + i + 1, phase.next_shares, phase.next_share_bytes);
+  follow_hints(phase);
+  if (phase.products != 0) {
+    ask_ahead(phase, share_at(i % 2), share_at(i % 2).early, true);
+  } else if (phase.works[0].kind == WorkKind::attention) {
+    ask_for_first_span(phase.works[0]);
+  }
+}
+
+/// Rows and the choice of experts before the works of this turn's phase begin.
+static __device__ __noinline__ void open_phase() {
+  const int which = turn() % 2;
+  const Phase& phase = fixed().phases[which];
+  const Share& share = share_at(which);
   const Work& last = phase.works[phase.work_count - 1];
   const auto me = static_cast<int>(threadIdx.x);
-  if (i + 1 < count) ask_for_phase(1 - i % 2, phases + i + 1, phase.next_shares, phase.next_share_bytes);
   if (last.kind == WorkKind::experts && last.product.choose.logits != nullptr) {
     // Half of the warps choose while the others round.
     if (me < kProgramThreads / 2) {
@@ -458,8 +485,7 @@ static __device__ __noinline__ void run_phase() {
     if (phase.late != 0) ask_ahead(phase, share_at(which), share_at(which).all_jobs, false);
     run_products(phase, share_at(which));
   } else if (work.kind == WorkKind::attention) {
-    attend(work.attention, work.items, fixed().positions,
-           *reinterpret_cast<AttentionScratch*>(shared_at(kSumsAt)), shared_at(kHalvesAt));
+    attend(work.attention, work.items, fixed().positions, attention_scratch(), shared_at(kHalvesAt));
   } else if (work.kind == WorkKind::write_kv) {
     run_heads(work.write, work.items);
   } else {
@@ -471,8 +497,12 @@ static __device__ __noinline__ void run_phase() {
   }
 }
 
-static __device__ __noinline__ void start(const Phase* first, const uint8_t* shares, int share_bytes) {
-  ask_for_phase(0, first, shares, share_bytes);
+static __device__ __noinline__ void start(const ProgramParams& p) {
+  ask_for_phase(0, p.phases, p.shares, p.share_bytes);
+  if (static_cast<int>(threadIdx.x) < p.rows) {
+    fixed().positions.at[threadIdx.x] = p.places.position[threadIdx.x];
+    fixed().positions.first_page[threadIdx.x] = p.places.first_page[threadIdx.x];
+  }
   if (threadIdx.x % 32 == 0) {
     fixed().flights[threadIdx.x / 32] = {};
     fixed().turns[threadIdx.x / 32] = 0;
@@ -483,19 +513,19 @@ static __device__ __noinline__ void start(const Phase* first, const uint8_t* sha
 }
 
 __global__ void __launch_bounds__(kProgramThreads, 1) program_kernel(ProgramParams p) {
-  start(p.phases, p.shares, p.share_bytes);
-  prepare();
+  start(p);
+  prepare(p.phases, p.count);
   __syncthreads();
 #pragma unroll 1
   for (;;) {
-    open_phase(p.phases, p.count);
+    open_phase();
     __syncthreads();
     run_phase();
     if (turn() + 1 == p.count) return;
     wait_for_copies<0>();
     arrive(p.arrived);
     next_turn();
-    prepare();
+    prepare(p.phases, p.count);
     wait_for_all(p.arrived);
   }
 }

@@ -176,8 +176,11 @@ struct ProgramParams {
   const Phase* phases;
   const uint8_t* shares;  // of the first phase
   uint64_t* arrived;      // of the barrier; counts on from launch to launch
+  RowPlaces places;       // of `rows` rows that attend, 0 where none does
+  int32_t rows;
   int32_t share_bytes;
   int32_t count;
+  int32_t zero;
 };
 
 /// Bytes of a rounded row in shared memory: two planes, then units.

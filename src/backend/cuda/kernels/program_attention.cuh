@@ -12,15 +12,16 @@
 namespace tercet::cuda {
 
 constexpr int kHalfBytes = 64 * kHead * 2;  // of a block: its keys, or its values
-constexpr int kHalves = 3;                  // that four warps have room for
 
 struct AttentionScratch {
-  float o[kSpanBlocks][kMaxSharing]
-         [kHead];  // before that weights of keys, and weights times 2^E of the values
-  float tops[kSpanBlocks][4][kMaxSharing];  // the largest score of a warp's keys
-  float2 of[kSpanBlocks][kMaxSharing];      // m, l
-  uint16_t queries[kMaxSharing][kHead];     // as Queries has them
-  int8_t exponents[kSpanBlocks][kHalves][2][64];
+  float o[kSpanBlocks][kMaxSharing][kHead];
+  float weights[kSpanBlocks][kMaxSharing][kHead];  // of keys, and times 2^E of the values
+  float tops[kSpanBlocks][4][kMaxSharing];         // the largest score of a warp's keys
+  float2 of[kSpanBlocks][kMaxSharing];             // m, l
+  uint16_t queries[kMaxSharing][kHead];            // as Queries has them
+  int8_t exponents[kSpanBlocks][2][64];            // of keys, of values
+  float norms[2][kHead];                           // weights, of queries and keys
+  Angle angles[kHead / 2];                         // of the item's row
   float powers[kMaxSharing];
   int last;
 };
@@ -65,75 +66,41 @@ __device__ inline SpanItem span_item(const AttentionWork& w, const RowPositions&
   return {row, pair - row * w.rows.cache.heads, span, positions.at[row]};
 }
 
-/// The blocks of keys that four warps take, and their bytes' way into shared memory: keys, values, keys, …. A
-/// span's blocks are four quarters' of a block of threads, one each.
-class SpanStream {
- public:
-  __device__ SpanStream(const AttentionWork& w, int items, const RowPositions& positions, AttentionScratch& s,
-                        uint32_t shared)
-      : w_(w), positions_(positions), s_(s), items_(items), item_(first()), shared_(shared) {}
+/// Which of a span's blocks of keys a thread's four warps have.
+__device__ inline int quarter() { return static_cast<int>(threadIdx.x) / 128; }
+/// Where its keys lie, then its values.
+__device__ inline uint8_t* block_at(uint8_t* halves, int block) { return halves + block * 2 * kHalfBytes; }
 
-  static __device__ int quarter() { return static_cast<int>(threadIdx.x) / 128; }
-  /// Items that a block of threads takes: first, first + step, ….
-  static __device__ int first() { return static_cast<int>(blockIdx.x); }
-  static __device__ int step() { return static_cast<int>(gridDim.x); }
-
-  /// Item `index` is complete in the cache.
-  __device__ void allow(int index) { allowed_ = index; }
-  __device__ void fill() {
-    bool any = false;
-    while (ahead_ < kHalves && ask()) any = true;
-    // Whoever waits for a half counts on two requests after it.
-    for (int i = ahead_; any && i < kHalves; ++i) commit_copies();
-  }
-  __device__ void used() {
-    --ahead_;
-    if (!ask()) commit_copies();
-  }
-
- private:
-  /// Asks for the next half, if there is one and it may be read.
-  __device__ bool ask() {
-    if (!values_) {
-      for (;; item_ += step()) {
-        if (item_ >= items_) return false;
-        const SpanItem next = span_item(w_, positions_, item_);
-        if (quarter() >= next.blocks()) continue;
-        const int block = next.span * kSpanBlocks + quarter();
-        if (w_.writes != 0 && item_ > allowed_ && block == next.position / 64) return false;
-        const int page = w_.rows.places.pages[positions_.first_page[next.row] + block];
-        slot_ = w_.rows.cache.slot(w_.rows.layer, page, next.kv_head);
-        break;
-      }
-      const int me = static_cast<int>(threadIdx.x) % 128;
-      if (me < 8) {
-        const int8_t* const from =
-            (me < 4 ? w_.rows.cache.key_exponents : w_.rows.cache.value_exponents) + slot_;
-        copy_async(shared_address(&s_.exponents[quarter()][half_][me / 4][0]) + me % 4 * 16,
-                   from + me % 4 * 16);
-      }
+/// Asks for an item's keys and values, and for what its heads need where they are written. What the phase
+/// writes itself comes as it was before.
+static __device__ __noinline__ void ask_for_span(const AttentionWork& w, const SpanItem at, int first_page,
+                                                 AttentionScratch& s, uint8_t* halves) {
+  const auto me = static_cast<int>(threadIdx.x);
+  const int own = quarter();
+  if (own < at.blocks()) {
+    const CacheView& cache = w.rows.cache;
+    const int page = w.rows.places.pages[first_page + at.span * kSpanBlocks + own];
+    const int64_t slot = cache.slot(w.rows.layer, page, at.kv_head);
+    const uint32_t shared = shared_address(block_at(halves, own));
+    ask_for_half(shared, cache, slot, false);
+    ask_for_half(shared + kHalfBytes, cache, slot, true);
+    if (me % 128 < 8) {
+      const bool values = me % 8 >= 4;
+      const int8_t* const from = (values ? cache.value_exponents : cache.key_exponents) + slot;
+      copy_async(shared_address(s.exponents[own][values ? 1 : 0]) + me % 4 * 16, from + me % 4 * 16);
     }
-    ask_for_half(shared_ + half_ * kHalfBytes, w_.rows.cache, slot_, values_);
-    commit_copies();
-    half_ = half_ == kHalves - 1 ? 0 : half_ + 1;
-    ++ahead_;
-    if (values_) item_ += step();
-    values_ = !values_;
-    return true;
   }
-
-  const AttentionWork& w_;
-  const RowPositions& positions_;
-  AttentionScratch& s_;
-  const int items_;
-  int item_;
-  uint32_t shared_;
-  int half_ = 0;
-  int ahead_ = 0;
-  int allowed_ = -1;
-  bool values_ = false;
-  int64_t slot_ = 0;
-};
+  if (w.writes != 0 && me < 96) {
+    const WriteKvParams& p = w.write.write;
+    const int piece = me % 32 * 4;  // floats
+    if (me < 64) {
+      copy_async(shared_address(s.norms[me / 32] + piece), (me < 32 ? p.q_norm : p.k_norm) + piece);
+    } else {
+      copy_async(shared_address(s.angles + piece / 2), p.angles + at.row * (kHead / 2) + piece / 2);
+    }
+  }
+  commit_copies();
+}
 
 /// A lane's queries: of head lane/4, or the last one.
 struct LaneQueries {
@@ -150,12 +117,11 @@ struct LaneQueries {
 };
 
 /// Weights of the block's 64 keys, as rule 8 has them: each of four warps computes those of its 16 keys, then
-/// all sum. `used` is called when the keys have been read.
-template <class Used>
-__device__ inline Weighed weigh_keys(uint32_t keys, const int8_t (&exponents)[2][64], const LaneQueries& q,
-                                     int visible, AttentionScratch& s, Used used) {
+/// all sum.
+__device__ inline Weighed weigh_keys(uint32_t keys, const LaneQueries& q, int visible, AttentionScratch& s) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int quarter = SpanStream::quarter();
+  const int own = quarter();
+  const int8_t(&exponents)[2][64] = s.exponents[own];
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int g = lane / 4;
   const int t = lane % 4;
@@ -175,14 +141,13 @@ __device__ inline Weighed weigh_keys(uint32_t keys, const int8_t (&exponents)[2]
     }
   }
   top = quad_max(top);
-  if (t == 0) s.tops[quarter][warp][g] = top;
+  if (t == 0) s.tops[own][warp][g] = top;
   quarter_sync();
-  used();
   Weighed out;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) top = fmaxf(top, s.tops[quarter][i][g]);
+  for (int i = 0; i < 4; ++i) top = fmaxf(top, s.tops[own][i][g]);
   out.m = rintf(top);
-  const auto at = [&](int j) { return &s.o[quarter][g][(j ^ g) * 8 + 2 * t]; };  // j ^ g: other banks
+  const auto at = [&](int j) { return &s.weights[own][g][(j ^ g) * 8 + 2 * t]; };  // j ^ g: other banks
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
     const int j = 2 * warp + tile;
@@ -213,38 +178,18 @@ __device__ inline Weighed weigh_keys(uint32_t keys, const int8_t (&exponents)[2]
   return out;
 }
 
-/// P·V of a warp's 32 dimensions, 8·i + 2·(lane%4) + {0, 1} for i = 4·warp …, joins m, l and o.
-struct SpanSums {
-  float m = -INFINITY, l = 0.0F;
-  float o[4][2] = {};
-
-  __device__ void add(uint32_t values, const Weighed& w) {
-    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const float next = fmaxf(m, w.m);
-    const float before = short_factor(m - next);
-    const float own = short_factor(w.m - next);
-    l = l * before + w.l * own;
-    m = next;
+/// P·V of a warp's 32 dimensions, 8·i + 2·(lane%4) + {0, 1} for i = 4·warp …, with m and l.
+__device__ inline void add_values(uint32_t values, const Weighed& w, float* out, float2* of) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
-    for (int tile = 0; tile < 4; ++tile) {
-      const int i = 4 * warp + tile;
-      float c[4] = {};
-      multiply_values(c, values, i, w.weights);
-      o[tile][0] = fma_(c[0], w.up * own, o[tile][0] * before);
-      o[tile][1] = fma_(c[1], w.up * own, o[tile][1] * before);
-    }
+  for (int i = 4 * warp; i < 4 * warp + 4; ++i) {
+    float c[4] = {};
+    multiply_values(c, values, i, w.weights);
+    *reinterpret_cast<float2*>(out + 8 * i + 2 * t) = {c[0] * w.up, c[1] * w.up};
   }
-  /// To `out`, this lane's head's 128 numbers; m and l to `of`.
-  __device__ void put(float* out, float2* of) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const int t = static_cast<int>(threadIdx.x) % 4;
-#pragma unroll
-    for (int tile = 0; tile < 4; ++tile) {
-      *reinterpret_cast<float2*>(out + 8 * (4 * warp + tile) + 2 * t) = {o[tile][0], o[tile][1]};
-    }
-    if (warp == 0 && t == 0) *of = {m, l};
-  }
-};
+  if (warp == 0 && t == 0) *of = {w.m, w.l};
+}
 
 /// A row's spans of heads [first, first + count) to its output; by the whole block, a thread two dimensions
 /// of a head. What other blocks wrote is read past the first cache.
@@ -258,11 +203,20 @@ static __device__ __noinline__ void fold_spans(const AttentionWork& w, int row, 
   const float* const partials = w.partials + head * w.spans * kPartial;
   float m = -INFINITY, l = 0.0F;
   float2 o = {0.0F, 0.0F};
-#pragma unroll 4
-  for (int s = 0; s < spans; ++s) {
-    const float* const partial = partials + int64_t{s} * kPartial;
-    fold(m, l, o, __ldcg(reinterpret_cast<const float2*>(partial + kHead)),
-         __ldcg(reinterpret_cast<const float2*>(partial + d)));
+  constexpr int kTogether = 8;
+#pragma unroll 1
+  for (int first_span = 0; first_span < spans; first_span += kTogether) {
+    float2 of[kTogether], its[kTogether];
+#pragma unroll
+    for (int s = 0; s < kTogether; ++s) {
+      const float* const partial = partials + int64_t{min(first_span + s, spans - 1)} * kPartial;
+      of[s] = __ldcg(reinterpret_cast<const float2*>(partial + kHead));
+      its[s] = __ldcg(reinterpret_cast<const float2*>(partial + d));
+    }
+#pragma unroll
+    for (int s = 0; s < kTogether; ++s) {
+      if (first_span + s < spans) fold(m, l, o, of[s], its[s]);
+    }
   }
   *reinterpret_cast<float2*>(w.rows.out + row * w.rows.ld_out + (first + h) * kHead + d) = {o.x / l, o.y / l};
 }
@@ -278,9 +232,9 @@ __device__ inline void finish_span(const AttentionWork& w, const SpanItem& at, A
   if (h < sharing) {
     float m = -INFINITY, l = 0.0F;
     float2 o = {0.0F, 0.0F};
-#pragma unroll 1
-    for (int b = 0; b < blocks; ++b) {
-      fold(m, l, o, s.of[b][h], *reinterpret_cast<const float2*>(&s.o[b][h][d]));
+#pragma unroll
+    for (int b = 0; b < kSpanBlocks; ++b) {
+      if (b < blocks) fold(m, l, o, s.of[b][h], *reinterpret_cast<const float2*>(&s.o[b][h][d]));
     }
     const int64_t head = at.kv_head * sharing + h;
     if (alone) {
@@ -305,19 +259,49 @@ __device__ inline void finish_span(const AttentionWork& w, const SpanItem& at, A
   if (s.last != 0) fold_spans(w, at.row, at.kv_head * sharing, sharing, at.position);
 }
 
-/// An item's queries into shared memory, and its row's key and value into the cache if they belong to this
-/// span.
-static __device__ __noinline__ void prepare_heads(const AttentionWork& w, int row, int kv_head, bool own_keys,
-                                                  int position, int first_page, AttentionScratch& s) {
+/// A row's new key or value to its block in shared memory.
+__device__ inline void put_in_block(const HeadRole& role, int position, const RoundedHead& head,
+                                    AttentionScratch& s, uint8_t* halves) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int block = position / 64 % kSpanBlocks;
+  const int key = position % 64;
+  uint8_t* const to = block_at(halves, block) + (role.value ? kHalfBytes : 0);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int d = lane + 32 * i;
+    const int row = role.value ? d : key;
+    const int column = role.value ? key : d;
+    const int at = row * (role.value ? 128 : 256) + ((column / 8) ^ (row % 8)) * 16 + column % 8 * 2;
+    *reinterpret_cast<uint16_t*>(to + at) = head.halves[i];
+  }
+  if (lane == 0) s.exponents[block][role.value ? 1 : 0][key] = static_cast<int8_t>(head.exponent);
+}
+
+/// An item's queries into shared memory, and its row's key and value into the cache and its block if they
+/// belong to this span: a warp a head, of whose numbers a lane has x. The item's block has been asked for and
+/// is there.
+__device__ inline void write_heads(const AttentionWork& w, const SpanItem& at, int head, float (&x)[4],
+                                   int first_page, AttentionScratch& s, uint8_t* halves) {
+  const WriteKvParams& p = w.write.write;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const HeadRole role = head_role(p, head);
+  const RoundedHead rounded = round_whole_head(x, role, s.norms[role.query ? 0 : 1], s.angles, p.eps);
+  if (role.query) {
+    put_query(s.queries[warp], s.powers + warp, rounded);
+  } else {
+    put_in_block(role, at.position, rounded, s, halves);
+    put_in_cache(p, at.row, role, at.position, first_page, rounded);
+  }
+}
+
+/// The head that a warp writes of an item, or −1.
+__device__ inline int own_head(const AttentionWork& w, const SpanItem& at) {
   const int sharing = w.rows.heads / w.rows.cache.heads;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  int head = kv_head * sharing + warp;
-  if (warp >= sharing) {
-    if (!own_keys || warp >= sharing + 2) return;
-    head = w.rows.heads + (warp - sharing) * w.rows.cache.heads + kv_head;
-  }
-  write_head(w.write.write, row, head, position, first_page, {s.queries[warp], nullptr, s.powers + warp},
-             false);
+  if (warp < sharing) return at.kv_head * sharing + warp;
+  const bool own_keys = at.span == at.position / (64 * kSpanBlocks);
+  if (!own_keys || warp >= sharing + 2) return -1;
+  return w.rows.heads + (warp - sharing) * w.rows.cache.heads + at.kv_head;
 }
 
 __device__ inline void load_queries(const AttentionWork& w, const SpanItem& at, AttentionScratch& s) {
@@ -330,59 +314,52 @@ __device__ inline void load_queries(const AttentionWork& w, const SpanItem& at, 
   if (static_cast<int>(threadIdx.x) < sharing) s.powers[threadIdx.x] = w.queries.powers[head + threadIdx.x];
 }
 
+/// The item whose keys and values may be asked for before the phase begins: it writes what is new in them.
+__device__ inline bool asked_before(const AttentionWork& w, int index) {
+  return w.writes != 0 && index == static_cast<int>(blockIdx.x);
+}
+
 static __device__ __noinline__ void attend(const AttentionWork& w, int items, const RowPositions& positions,
                                            AttentionScratch& s, uint8_t* halves) {
   const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int own = SpanStream::quarter();
-  const auto shared = shared_address(halves) + own * kHalves * kHalfBytes;
+  const int own = quarter();
   const int sharing = w.rows.heads / w.rows.cache.heads;
-  SpanStream stream(w, items, positions, s, shared);
-  int half = 0;
-  const auto next_half = [&] {
-    const int now = half;
-    half = half == kHalves - 1 ? 0 : half + 1;
-    wait_for_copies<kHalves - 1>();
-    quarter_sync();
-    return now;
-  };
-  stream.fill();
-  int held_row = -1, held_head = -1;  // whose queries are there
 #pragma unroll 1
-  for (int index = SpanStream::first(); index < items; index += SpanStream::step()) {
+  for (int index = static_cast<int>(blockIdx.x); index < items; index += static_cast<int>(gridDim.x)) {
     const SpanItem at = span_item(w, positions, index);
     const int blocks = at.blocks();
     if (blocks <= 0) continue;
-    const bool own_keys = w.writes != 0 && at.span == at.position / (64 * kSpanBlocks);
-    if (own_keys || held_row != at.row || held_head != at.kv_head) {
-      if (w.writes != 0) {
-        prepare_heads(w, at.row, at.kv_head, own_keys, at.position, positions.first_page[at.row], s);
-      } else {
-        load_queries(w, at, s);
-      }
-      held_row = at.row;
-      held_head = at.kv_head;
-      __syncthreads();
-      stream.allow(index);
-      if (w.writes != 0) stream.fill();
+    const int first_page = positions.first_page[at.row];
+    if (!asked_before(w, index)) ask_for_span(w, at, first_page, s, halves);
+    const int head = w.writes != 0 ? own_head(w, at) : -1;
+    float x[4] = {};
+    if (head >= 0) {
+      const float* const from = w.write.write.qkv + at.row * w.write.write.ld + head * kHead;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = from[threadIdx.x % 32 + 32 * i];
     }
+    wait_for_copies<0>();
+    __syncthreads();
+    if (w.writes == 0) {
+      load_queries(w, at, s);
+    } else if (head >= 0) {
+      write_heads(w, at, head, x, first_page, s, halves);
+    }
+    __syncthreads();
     if (own < blocks) {
       LaneQueries q;
-      const int head = min(g, sharing - 1);
-      q.load(s.queries[head], s.powers[head]);
+      const int its_head = min(g, sharing - 1);
+      q.load(s.queries[its_head], s.powers[its_head]);
       if (q.power < 0.0F) {
         q.power = 1.0F;
         w.rows.failed[at.row] = 1;
       }
-      SpanSums sums;
-      const int keys = next_half();
+      const auto shared = shared_address(block_at(halves, own));
       const int visible = at.position + 1 - (at.span * kSpanBlocks + own) * 64;
-      const Weighed weighed = weigh_keys(shared + keys * kHalfBytes, s.exponents[own][keys], q, visible, s,
-                                         [&] { stream.used(); });
-      sums.add(shared + next_half() * kHalfBytes, weighed);
-      sums.put(s.o[own][g], &s.of[own][g]);
+      const Weighed weighed = weigh_keys(shared, q, visible, s);
+      add_values(shared + kHalfBytes, weighed, s.o[own][g], &s.of[own][g]);
     }
     __syncthreads();
-    if (own < blocks) stream.used();
     finish_span(w, at, s);
     __syncthreads();
   }

@@ -6,41 +6,35 @@
 
 namespace tercet::cuda {
 
-/// Where a head's numbers go.
-struct HeadPlace {
-  uint16_t* halves;
-  int8_t* exponent;  // of keys and values
-  float* power;      // of queries
+/// Of a row's heads q heads come first, then k heads, then v heads.
+struct HeadRole {
+  bool query, value;
+  int kv_head;  // of keys and values
+};
+__device__ inline HeadRole head_role(const WriteKvParams& p, int head) {
+  const bool value = head >= p.heads + p.cache.heads;
+  return {head < p.heads, value, head - p.heads - (value ? p.cache.heads : 0)};
+}
+
+/// What lane l has of a rounded head: dimensions l + 32·i, divided by 2^exponent. Zeros where not finite.
+struct RoundedHead {
+  uint16_t halves[4];
+  int exponent;
+  bool finite;
 };
 
-/// A row's head, by a warp: q heads come first, then k heads, then v heads. Queries go where `query` says; in
-/// qkv they are replaced where `in_place`.
-__device__ inline void write_head(const WriteKvParams& p, int64_t row, int head, int position, int first_page,
-                                  HeadPlace query, bool in_place) {
+/// A head by a warp; x, likewise, becomes what its norm (`weight`, not of values) and RoPE make of it.
+__device__ inline RoundedHead round_whole_head(float (&x)[4], const HeadRole& role, const float* weight,
+                                               const Angle* row_angles, float eps) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool is_query = head < p.heads;
-  const bool is_value = head >= p.heads + p.cache.heads;
-  float* const at = p.qkv + row * p.ld + head * kHead + lane;
-  float x[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = at[32 * i];
-  HeadPlace to = query;
-  if (!is_query) {
-    const int page = p.places.pages[first_page + position / 64];
-    const int64_t slot = p.cache.slot(p.layer, page, head - p.heads - (is_value ? p.cache.heads : 0));
-    to.halves = is_value ? p.cache.values + slot * kHead + position % 64
-                         : p.cache.keys + (slot + position % 64) * kHead;
-    to.exponent = (is_value ? p.cache.value_exponents : p.cache.key_exponents) + slot + position % 64;
-  }
-  if (!is_value) {
-    const float* const weight = (is_query ? p.q_norm : p.k_norm) + lane;
+  if (!role.value) {
     Angle angles[2];
     float weights[4];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) angles[i] = p.angles[row * 64 + lane + 32 * i];
+    for (int i = 0; i < 2; ++i) angles[i] = row_angles[lane + 32 * i];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) weights[i] = weight[32 * i];
-    const float r = 1.0F / sqrt_(squares(x, 1.0F) / static_cast<float>(kHead) + p.eps);
+    for (int i = 0; i < 4; ++i) weights[i] = weight[lane + 32 * i];
+    const float r = 1.0F / sqrt_(squares(x, 1.0F) / static_cast<float>(kHead) + eps);
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = (x[i] * r) * weights[i];
 #pragma unroll
@@ -50,36 +44,66 @@ __device__ inline void write_head(const WriteKvParams& p, int64_t row, int head,
       x[i] = fma_(-high, angles[i].sine, low * angles[i].cosine);
       x[i + 2] = fma_(low, angles[i].sine, high * angles[i].cosine);
     }
-    if (in_place) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) at[32 * i] = x[i];
-    }
   }
-  const float size = is_value ? largest_of(x) : size_of(x);
+  const float size = role.value ? largest_of(x) : size_of(x);
   const int e = ceil_exponent(size);
-  const bool finite = !exponent_fails(e);
-  const int step = e - (is_value ? 10 : 12);
-  const float down = finite ? plain_power(-e) : 0.0F;
+  RoundedHead out{};
+  out.finite = !exponent_fails(e);
+  out.exponent = out.finite ? e : 0;
+  const int step = e - (role.value ? 10 : 12);
+  const float down = out.finite ? plain_power(-e) : 0.0F;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int d = lane + 32 * i;
-    const float value = finite ? round_plainly(x[i], step) * down : 0.0F;
-    to.halves[is_query ? query_slot(d) : is_value ? d * 64 : d] = half_bits(value);
+    out.halves[i] = half_bits(out.finite ? round_plainly(x[i], step) * down : 0.0F);
   }
-  if (lane > 0) return;
-  if (is_query) {
-    *to.power = finite ? plain_power(e) : -1.0F;
-  } else {
-    *to.exponent = static_cast<int8_t>(finite ? e : 0);
-    if (!finite) p.failed[row] = 1;
-  }
+  return out;
 }
 
-/// The same, where queries go to memory.
-__device__ inline void write_head(const WriteKvAndQueriesParams& p, int64_t row, int head) {
-  const int64_t index = row * p.write.heads + head;
-  write_head(p.write, row, head, p.write.places.position[row], p.write.places.first_page[row],
-             {p.queries.halves + index * kHead, nullptr, p.queries.powers + index}, true);
+/// A query's halves and its power (Queries).
+__device__ inline void put_query(uint16_t* halves, float* power, const RoundedHead& head) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) halves[query_slot(lane + 32 * i)] = head.halves[i];
+  if (lane == 0) *power = head.finite ? plain_power(head.exponent) : -1.0F;
+}
+
+/// A key or value of row `row` into the cache.
+__device__ inline void put_in_cache(const WriteKvParams& p, int64_t row, const HeadRole& role, int position,
+                                    int first_page, const RoundedHead& head) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int page = p.places.pages[first_page + position / 64];
+  const int64_t slot = p.cache.slot(p.layer, page, role.kv_head);
+  const int in_block = position % 64;
+  uint16_t* const to =
+      role.value ? p.cache.values + slot * kHead + in_block : p.cache.keys + (slot + in_block) * kHead;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[(lane + 32 * i) * (role.value ? 64 : 1)] = head.halves[i];
+  if (lane > 0) return;
+  (role.value ? p.cache.value_exponents : p.cache.key_exponents)[slot + in_block] =
+      static_cast<int8_t>(head.exponent);
+  if (!head.finite) p.failed[row] = 1;
+}
+
+/// A row's head from qkv to its query or its place in the cache; queries are replaced in qkv too.
+__device__ inline void write_head(const WriteKvAndQueriesParams& params, int64_t row, int head) {
+  const WriteKvParams& p = params.write;
+  const HeadRole role = head_role(p, head);
+  float* const at = p.qkv + row * p.ld + head * kHead + threadIdx.x % 32;
+  float x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = at[32 * i];
+  const RoundedHead rounded =
+      round_whole_head(x, role, role.query ? p.q_norm : p.k_norm, p.angles + row * 64, p.eps);
+  if (!role.value) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) at[32 * i] = x[i];
+  }
+  if (role.query) {
+    const int64_t index = row * p.heads + head;
+    put_query(params.queries.halves + index * kHead, params.queries.powers + index, rounded);
+  } else {
+    put_in_cache(p, row, role, p.places.position[row], p.places.first_page[row], rounded);
+  }
 }
 
 }  // namespace tercet::cuda
