@@ -99,14 +99,38 @@ int64_t bytes_of(const Draft& draft) {
   return (bytes + 15) / 16 * 16;
 }
 
+/// What all items of a block have together at most. Those that begin in the block's part of the cost are its
+/// own. Of a work that ends there they cost no more than what it has of that part; only of the last one there
+/// may be an item more.
+int64_t most_of_a_block(std::span<const ShareNeed> works, int64_t ShareNeed::*each, int32_t blocks) {
+  int64_t all = 0, densest = 0, largest = 0;
+  for (const ShareNeed& work : works) all += work.items * work.cost;
+  for (const ShareNeed& work : works) {
+    densest = std::max(densest, all * work.*each / (work.cost * blocks));
+    largest = std::max(largest, work.*each);
+  }
+  return densest + largest;
+}
+
 }  // namespace
 
-int64_t share_bytes(int64_t items, int64_t item_jobs, int64_t rows, int32_t blocks) {
-  const int64_t own =
-      items / blocks + 2;  // an item that begins in a block's part of the cost is that block's
-  return own *
-             (item_jobs * static_cast<int64_t>(sizeof(Job)) + rows * static_cast<int64_t>(sizeof(Outputs))) +
-         static_cast<int64_t>(sizeof(Share));
+ShareNeed share_need(int64_t items, int64_t cost, int64_t item_jobs, int64_t rows) {
+  return {items, cost,
+          item_jobs * static_cast<int64_t>(sizeof(Job)) + rows * static_cast<int64_t>(sizeof(Outputs)),
+          item_jobs * kTile * held_sums(rows)};
+}
+
+int64_t most_share_bytes(std::span<const ShareNeed> works, int32_t blocks) {
+  return (static_cast<int64_t>(sizeof(Share)) + most_of_a_block(works, &ShareNeed::bytes, blocks) + 15) / 16 *
+         16;
+}
+
+int64_t most_share_rounds(std::span<const ShareNeed> works, int32_t blocks) {
+  int64_t largest = 0;
+  for (const ShareNeed& work : works) largest = std::max(largest, work.floats);
+  if (largest > kProgramSums) return kShareRounds + 1;
+  // A round ends where an item does not fit.
+  return most_of_a_block(works, &ShareNeed::floats, blocks) / (kProgramSums - largest + 1) + 1;
 }
 
 PhasePlan plan_phase(const Phase& phase, int32_t blocks) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/cuda/kernels/program.h"
@@ -14,11 +15,27 @@ struct PhasePlan {
   std::vector<uint8_t> shares;
 };
 
-/// Bytes that a block's share of a work has at most: of items of so many jobs each, and of so many rows.
-int64_t share_bytes(int64_t items, int64_t item_jobs, int64_t rows, int32_t blocks);
+/// Of a product in a phase: its items, and what each of them costs and takes.
+struct ShareNeed {
+  int64_t items = 0;
+  int64_t cost = 0;    // in the unit of the phase's works
+  int64_t bytes = 0;   // of a block's share
+  int64_t floats = 0;  // of kProgramSums
+};
+ShareNeed share_need(int64_t items, int64_t cost, int64_t item_jobs, int64_t rows);
 
-/// The shares of a phase whose works have shares of kShareBytes at most, all together. Items go to blocks in
-/// order, each block getting the same cost, as far as items are whole.
+/// Bytes that a block's share of a phase of these products has at most, and its rounds.
+int64_t most_share_bytes(std::span<const ShareNeed> works, int32_t blocks);
+int64_t most_share_rounds(std::span<const ShareNeed> works, int32_t blocks);
+inline bool shares_fit(std::span<const ShareNeed> works, int32_t blocks) {
+  return most_share_bytes(works, blocks) <= kShareBytes && most_share_rounds(works, blocks) <= kShareRounds;
+}
+
+/// Floats that a job's sums of an output take.
+constexpr int32_t held_sums(int64_t rows) { return rows == 1 ? 1 : rows <= 4 ? 4 : 8; }
+
+/// The shares of a phase, which must fit. Items go to blocks in order, each block getting the same cost, as
+/// far as items are whole.
 PhasePlan plan_phase(const Phase& phase, int32_t blocks);
 
 }  // namespace tercet::cuda

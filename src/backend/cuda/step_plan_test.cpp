@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 #include <map>
 #include <set>
 #include <tuple>
+#include <vector>
+
+#include "ops/leaves.h"
 
 namespace tercet::cuda {
 namespace {
@@ -41,6 +45,16 @@ Phase phase_of(std::initializer_list<Work> works) {
 
 const Share& share_at(const PhasePlan& plan, int32_t block) {
   return *reinterpret_cast<const Share*>(plan.shares.data() + int64_t{block} * plan.share_bytes);
+}
+
+std::vector<ShareNeed> needs_of(const Phase& phase) {
+  std::vector<ShareNeed> needs;
+  for (int w = 0; w < phase.work_count; ++w) {
+    const Work& work = phase.works[w];
+    const ProductWork& p = work.product;
+    needs.push_back(share_need(work.items, work.cost, p.slots << p.leaf_shift, p.rows));
+  }
+  return needs;
 }
 
 /// Every leaf of every tile is computed once, every number of y made once, of sums that its round's jobs
@@ -94,7 +108,7 @@ TEST(StepPlan, OfADenseProduct) {
     EXPECT_LE(share_at(plan, block).all_jobs, 3 * 4);
     EXPECT_EQ(share_at(plan, block).early, share_at(plan, block).all_jobs);
   }
-  EXPECT_LE(plan.share_bytes, share_bytes(320, 4, 1, kBlocks) + 16);
+  EXPECT_LE(plan.share_bytes, most_share_bytes(needs_of(phase), kBlocks));
 }
 
 TEST(StepPlan, OfManyRowsInRounds) {
@@ -141,6 +155,88 @@ TEST(StepPlan, OfDownKnowsItsRowsOfPairs) {
     EXPECT_LT(share_at(plan, kBlocks - 1).job_list()[job].row, 8);
     EXPECT_GE(share_at(plan, kBlocks - 1).job_list()[job].chosen, 8);
   }
+}
+
+/// Sizes of a model's layers.
+struct Sizes {
+  int32_t hidden, qkv, heads, dense, inter, experts;
+};
+constexpr Sizes kHy3{4096, 10240, 8192, 13312, 1536, 192};
+constexpr Sizes kHyMt2{2048, 5120, 4096, 6912, 768, 128};
+constexpr int32_t kChosen = 8;
+
+/// A product of a model's: [n, k] in `planes` planes, with SwiGLU where there are two slots.
+Work model_product(int32_t n, int32_t k, int32_t planes, int32_t slots, int32_t rows) {
+  const auto leaves = static_cast<uint32_t>(leaf_count(k / kBlock));
+  Work work = product(WorkKind::product, n / kTile / slots, slots, std::countr_zero(leaves), rows);
+  work.cost = slots * k / kBlock * planes;
+  work.product.swiglu = slots == 2 ? 1 : 0;
+  work.product.held = held_sums(rows);
+  return work;
+}
+
+/// The same for each of `pairs` of a row and an expert, or for each of so many rows.
+Work for_each(Work work, WorkKind kind, int32_t pairs) {
+  work.kind = kind;
+  work.early = 0;
+  work.product.tiles = work.items;
+  work.product.chosen = kChosen;
+  work.items *= pairs;
+  return work;
+}
+
+/// All products of a layer, in order; `rows` rows.
+std::vector<Work> products_of(const Sizes& m, int32_t rows) {
+  Work down = model_product(m.hidden, m.inter, 1, 1, 1);
+  down.product.slots = kChosen;
+  down.cost *= kChosen;
+  return {model_product(m.qkv, m.hidden, 1, 1, rows),
+          model_product(m.hidden, m.heads, 1, 1, rows),
+          model_product(2 * m.dense, m.hidden, 1, 2, rows),
+          model_product(m.hidden, m.dense, 1, 1, rows),
+          model_product(m.experts, m.hidden, 2, 1, 2 * rows),
+          model_product(2 * m.inter, m.hidden, 1, 2, rows),
+          model_product(m.hidden, m.inter, 1, 1, rows),
+          for_each(model_product(2 * m.inter, m.hidden, 1, 2, 1), WorkKind::experts, rows * kChosen),
+          for_each(down, WorkKind::down, rows)};
+}
+
+void expect_within(const std::vector<ShareNeed>& needs, const PhasePlan& plan, int32_t blocks) {
+  EXPECT_LE(plan.share_bytes, most_share_bytes(needs, blocks));
+  for (int32_t block = 0; block < blocks; ++block) {
+    EXPECT_LE(share_at(plan, block).rounds, most_share_rounds(needs, blocks));
+  }
+}
+
+TEST(StepPlan, OfModelsIsWithinWhatIsForeseen) {
+  int joined = 0;
+  for (const Sizes& sizes : {kHy3, kHyMt2}) {
+    for (int32_t rows = 1; rows <= kProgramRows; ++rows) {
+      const std::vector<Work> works = products_of(sizes, rows);
+      for (size_t first = 0; first < works.size(); ++first) {
+        for (size_t count = 1; count <= kPhaseWorks && first + count <= works.size(); ++count) {
+          Phase phase = phase_of({});
+          for (size_t i = 0; i < count; ++i) phase.works[phase.work_count++] = works[first + i];
+          const std::vector<ShareNeed> needs = needs_of(phase);
+          for (const int32_t blocks : {78, 114, kBlocks, 144}) {
+            const bool fits = shares_fit(needs, blocks);
+            EXPECT_TRUE(fits || count > 1 || blocks < kBlocks);
+            if (!fits) continue;
+            expect_within(needs, plan_phase(phase, blocks), blocks);
+            if (count > 1) ++joined;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(joined, 100);
+}
+
+TEST(StepPlan, ManyCheapItemsDoNotFitBesideFewDearOnes) {
+  const std::vector<Work> two = products_of(kHy3, 2), three = products_of(kHy3, 3);
+  EXPECT_TRUE(shares_fit(needs_of(phase_of({two[6], two[7]})), kBlocks));
+  EXPECT_FALSE(shares_fit(needs_of(phase_of({three[6], three[7]})), kBlocks));
+  for (const Work& work : three) EXPECT_TRUE(shares_fit(needs_of(phase_of({work})), kBlocks));
 }
 
 TEST(StepPlan, OfAttentionIsEmpty) {

@@ -29,6 +29,8 @@ bool whole(const PackedLinear& weights) {
   return weights.parts.size() == 1 && fragments(weights.parts.front().weights);
 }
 
+int64_t item_cost(const Weights& w, int32_t slots) { return int64_t{slots} * w.groups() * w.planes; }
+
 void add_hint(Phase& phase, const void* data, int64_t bytes) {
   for (Hint& hint : phase.hints) {
     if (hint.data == data) return;
@@ -97,17 +99,23 @@ bool StepProgram::fits(const Weights& w, int64_t rows) const {
          int64_t{w.n} / kTile * w.leaves < kProgramLeaves;
 }
 
-int64_t StepProgram::share_of(int64_t items, int64_t item_jobs, int64_t rows) const {
-  return share_bytes(items, item_jobs, rows, device_.processors);
+std::optional<ShareNeed> StepProgram::need_of(const Weights& w, int64_t items, int32_t slots,
+                                              int64_t rows) const {
+  const ShareNeed need = share_need(items, item_cost(w, slots), int64_t{slots} * w.leaves, rows);
+  return shares_fit({&need, 1}, device_.processors) ? std::optional(need) : std::nullopt;
 }
 
 bool StepProgram::joins(const Need& need) const {
   if (phases_.empty() || draft_.alone) return false;
   const Phase& last = phases_.back();
+  if (need.product && !draft_.products.empty()) {
+    std::vector<ShareNeed> products = draft_.products;
+    products.push_back(*need.product);
+    if (!shares_fit(products, device_.processors)) return false;
+  }
   return last.work_count < kPhaseWorks && (need.shared == 0 || last.source_count < kPhaseSources) &&
-         draft_.shared + need.shared <= kProgramRowBytes && draft_.share + need.share <= kShareBytes &&
-         !draft_.writes.meet(need.reads) && !draft_.writes.meet(need.writes) &&
-         !draft_.reads.meet(need.writes);
+         draft_.shared + need.shared <= kProgramRowBytes && !draft_.writes.meet(need.reads) &&
+         !draft_.writes.meet(need.writes) && !draft_.reads.meet(need.writes);
 }
 
 void StepProgram::phase_for(const Need& need) {
@@ -118,7 +126,7 @@ void StepProgram::phase_for(const Need& need) {
   }
   draft_.reads.add(need.reads);
   draft_.writes.add(need.writes);
-  draft_.share += need.share;
+  if (need.product) draft_.products.push_back(*need.product);
   if (need.writes.meet({{kept_.h, kept_.h + kept_.rows * kept_.k}})) kept_ = {};
 }
 
@@ -148,7 +156,7 @@ Work& StepProgram::add_work(WorkKind kind, int64_t items, int64_t cost, bool ear
 
 ProductWork& StepProgram::add_product(const Place& at, WorkKind kind, const Weights& w, int64_t rows,
                                       int64_t items, int32_t slots, bool swiglu, bool early) {
-  Work& work = add_work(kind, items, int64_t{slots} * w.groups() * w.planes, early);
+  Work& work = add_work(kind, items, item_cost(w, slots), early);
   work.source = at.source;
   ProductWork& p = work.product;
   p.values = w.values;
@@ -161,7 +169,7 @@ ProductWork& StepProgram::add_product(const Place& at, WorkKind kind, const Weig
   p.groups = w.groups() / w.leaves;
   p.row_bytes = program_row_bytes(w.k);
   p.row_step = at.step;
-  p.held = rows == 1 ? 1 : rows <= 4 ? 4 : 8;
+  p.held = held_sums(rows);
   p.swiglu = swiglu ? 1 : 0;
   return p;
 }
@@ -251,9 +259,9 @@ bool StepProgram::linear(uint8_t* failed, Rows h, const PackedLinear& weights, R
   const Weights& w = weights.parts.front().weights;
   if (!fits(w, y.rows)) return false;
   const int64_t tiles = (w.n + kTile - 1) / kTile;
-  const int64_t share = share_of(tiles, w.leaves, y.rows);
-  if (share > kShareBytes) return false;
-  const Place at = place(failed, h.first(y.rows), 1, {{}, {range(y)}, share});
+  const std::optional<ShareNeed> need = need_of(w, tiles, 1, y.rows);
+  if (!need) return false;
+  const Place at = place(failed, h.first(y.rows), 1, {{}, {range(y)}, need});
   ProductWork& p = add_product(at, WorkKind::product, w, y.rows, tiles, 1, false, true);
   p.y = y.data;
   p.ldy = y.cols;
@@ -265,9 +273,9 @@ bool StepProgram::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, 
   const Weights& w = weights.parts.front().weights;
   if (!fits(w, a.rows)) return false;
   const int64_t tiles = a.cols / kTile;
-  const int64_t share = share_of(tiles, 2 * w.leaves, a.rows);
-  if (share > kShareBytes) return false;
-  const Place at = place(failed, h.first(a.rows), 1, {{}, {range(a)}, share});
+  const std::optional<ShareNeed> need = need_of(w, tiles, 2, a.rows);
+  if (!need) return false;
+  const Place at = place(failed, h.first(a.rows), 1, {{}, {range(a)}, need});
   ProductWork& p = add_product(at, WorkKind::product, w, a.rows, tiles, 2, true, true);
   p.y = a.data;
   p.ldy = a.cols;
@@ -280,9 +288,11 @@ bool StepProgram::route(uint8_t* failed, Rows h, const PackedLinear& router, Vec
   const Weights& w = router.parts.front().weights;
   if (!fits(w, 2 * h.rows) || w.n > 256 || h.rows * params.chosen > kProgramChosen) return false;
   const int64_t rows = 2 * h.rows;
-  auto* const logits = logits_.get<float>(2 * kProgramRows * 256);
   const int64_t tiles = (w.n + kTile - 1) / kTile;
-  const Place at = place(failed, h, 2, {{}, {range({logits, rows, w.n})}, share_of(tiles, w.leaves, rows)});
+  const std::optional<ShareNeed> need = need_of(w, tiles, 1, rows);
+  if (!need) return false;
+  auto* const logits = logits_.get<float>(2 * kProgramRows * 256);
+  const Place at = place(failed, h, 2, {{}, {range({logits, rows, w.n})}, need});
   ProductWork& p = add_product(at, WorkKind::product, w, rows, tiles, 1, false, true);
   p.y = logits;
   p.ldy = w.n;
@@ -304,8 +314,8 @@ bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
   if (norm_ || (choose_ && choose_->chosen_experts != routes.experts)) return false;
   if (h.cols > kHalfRow && kept_.h != h.data) return false;  // half of the threads round, two octets each
   const int64_t tiles = a.cols / kTile;
-  Need need{{}, {range(a)}, share_of(pairs * tiles, 2 * w.leaves, 1)};
-  if (need.share > kShareBytes) return false;
+  Need need{{}, {range(a)}, need_of(w, pairs * tiles, 2, 1)};
+  if (!need.product) return false;
   ChooseParams choose{};
   choose.chosen_experts = routes.experts;
   choose.weights = routes.weights;
@@ -344,16 +354,15 @@ bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, co
   const int64_t pairs = routes.rows * routes.chosen;
   if (!few(routes.rows) || pairs > kProgramChosen || !experts.alike || norm_ || choose_) return false;
   const Weights& w = experts.same.down;
-  const int32_t leaf_jobs = narrow(routes.chosen) * w.leaves;
   const int32_t tiles = (w.n + kTile - 1) / kTile;
   const int64_t items = routes.rows * tiles;
   // A block's items lie one after another.
   const int64_t spanned = std::min<int64_t>(routes.rows, items / device_.processors / tiles + 2);
-  if (!fragments(w) || !fits(w, spanned * routes.chosen) || leaf_jobs * kTile > kProgramSums) return false;
-  const int64_t share = share_of(items, leaf_jobs, 1);
-  if (share > kShareBytes) return false;
+  if (!fragments(w) || !fits(w, spanned * routes.chosen)) return false;
+  const std::optional<ShareNeed> need = need_of(w, items, narrow(routes.chosen), 1);
+  if (!need) return false;
   draft_.alone = true;
-  phase_for({{range(a), range(shared), routes_range(routes.experts, pairs)}, {range(z)}, share, 1});
+  phase_for({{range(a), range(shared), routes_range(routes.experts, pairs)}, {range(z)}, need, 1});
   Source s{};
   s.x = a.data;
   s.failed = failed;

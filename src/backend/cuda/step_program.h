@@ -12,6 +12,7 @@
 #include "backend/cuda/packing.h"
 #include "backend/cuda/runtime/memory.h"
 #include "backend/cuda/select/device.h"
+#include "backend/cuda/step_plan.h"
 #include "ops/ops.h"
 
 namespace tercet::cuda {
@@ -72,8 +73,8 @@ class StepProgram {
     const float* of[kPhaseSources] = {};  // the rows that its sources stand for
     int32_t step[kPhaseSources] = {};     // distance of these rows in the source
     int32_t shared = 0;                   // bytes of its sources
-    int64_t share = 0;                    // of a block's share of its products
-    bool alone = false;                   // takes no more
+    std::vector<ShareNeed> products;
+    bool alone = false;  // takes no more
   };
   /// Rows whose rounded form lies in planes_ and units_.
   struct Kept {
@@ -101,11 +102,11 @@ class StepProgram {
   /// What an operation asks of its phase.
   struct Need {
     Ranges reads, writes;
-    int64_t share = 0;   // bytes of a block's share, if it is a product
+    std::optional<ShareNeed> product = {};
     int32_t shared = 0;  // bytes of a source; 0: none
   };
-  /// Of a product whose items have so many jobs.
-  int64_t share_of(int64_t items, int64_t item_jobs, int64_t rows) const;
+  /// Nothing where the blocks' shares are too large even in a phase of its own.
+  std::optional<ShareNeed> need_of(const Weights& w, int64_t items, int32_t slots, int64_t rows) const;
   /// Whether the last phase can take an operation.
   bool joins(const Need& need) const;
   /// Makes the last phase one that does.
