@@ -9,7 +9,7 @@
 #include "backend/cuda/packing.h"
 #include "backend/cuda/runtime/memory.h"
 #include "backend/cuda/select/products.h"
-#include "backend/cuda/step_program.h"
+#include "backend/cuda/step_programs.h"
 #include "ops/ops.h"
 
 namespace tercet::cuda {
@@ -38,7 +38,7 @@ class Products {
   /// of a step otherwise calls this before.
   void settle();
   /// Operations that are collected instead of queued.
-  StepProgram& program() { return program_; }
+  StepPrograms& program() { return program_; }
   /// Queues what is collected.
   void flush();
 
@@ -106,7 +106,7 @@ class Products {
 
   Launcher& launcher_;
   const DeviceTraits device_;
-  StepProgram program_;
+  StepPrograms program_;
   Held held_;
   /// Of which routes sorted_ and items_ hold the pairs.
   struct {

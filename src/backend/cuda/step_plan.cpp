@@ -112,6 +112,25 @@ int64_t most_of_a_block(std::span<const ShareNeed> works, int64_t ShareNeed::*ea
   return densest + largest;
 }
 
+/// A phase without what shares do not follow from: without addresses.
+Phase outline(const Phase& phase) {
+  Phase out;
+  std::memset(static_cast<void*>(&out), 0, sizeof out);
+  out.work_count = phase.work_count;
+  for (int32_t i = 0; i < phase.work_count; ++i) {
+    const Work& work = phase.works[i];
+    out.sources[work.source].pairs = phase.sources[work.source].pairs;
+    out.works[i] = work;
+    if (!is_product(work.kind)) continue;
+    ProductWork& p = out.works[i].product;
+    p.values = p.scales = nullptr;
+    p.y = p.sum = nullptr;
+    p.shared = nullptr;
+    std::memset(&p.choose, 0, sizeof p.choose);
+  }
+  return out;
+}
+
 }  // namespace
 
 ShareNeed share_need(int64_t items, int64_t cost, int64_t item_jobs, int64_t rows) {
@@ -162,6 +181,29 @@ PhasePlan plan_phase(const Phase& phase, int32_t blocks) {
     to += plan.share_bytes;
   }
   return plan;
+}
+
+ProgramPlan plan_program(std::span<const Phase> phases, int32_t blocks) {
+  struct Planned {
+    Phase outline;
+    ProgramPlan::Place place;
+  };
+  std::vector<Planned> planned;
+  ProgramPlan program;
+  for (const Phase& phase : phases) {
+    const Phase own = outline(phase);
+    auto found = std::find_if(planned.begin(), planned.end(), [&](const Planned& other) {
+      return std::memcmp(&other.outline, &own, sizeof own) == 0;
+    });
+    if (found == planned.end()) {
+      const PhasePlan plan = plan_phase(phase, blocks);
+      const ProgramPlan::Place place{static_cast<int64_t>(program.shares.size()), plan.share_bytes};
+      program.shares.insert(program.shares.end(), plan.shares.begin(), plan.shares.end());
+      found = planned.insert(planned.end(), {own, place});
+    }
+    program.places.push_back(found->place);
+  }
+  return program;
 }
 
 }  // namespace tercet::cuda

@@ -38,4 +38,15 @@ constexpr int32_t held_sums(int64_t rows) { return rows == 1 ? 1 : rows <= 4 ? 4
 /// far as items are whole.
 PhasePlan plan_phase(const Phase& phase, int32_t blocks);
 
+/// The shares of all phases of a program, those of phases alike (as layers have them) once.
+struct ProgramPlan {
+  struct Place {
+    int64_t first = 0;  // byte of `shares`
+    int32_t share_bytes = 0;
+  };
+  std::vector<Place> places;  // [phases]
+  std::vector<uint8_t> shares;
+};
+ProgramPlan plan_program(std::span<const Phase> phases, int32_t blocks);
+
 }  // namespace tercet::cuda

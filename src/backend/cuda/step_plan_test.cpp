@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <map>
@@ -237,6 +238,35 @@ TEST(StepPlan, ManyCheapItemsDoNotFitBesideFewDearOnes) {
   EXPECT_TRUE(shares_fit(needs_of(phase_of({two[6], two[7]})), kBlocks));
   EXPECT_FALSE(shares_fit(needs_of(phase_of({three[6], three[7]})), kBlocks));
   for (const Work& work : three) EXPECT_TRUE(shares_fit(needs_of(phase_of({work})), kBlocks));
+}
+
+TEST(StepPlan, OfAProgramHoldsSharesOfPhasesAlikeOnce) {
+  const std::vector<Work> works = products_of(kHyMt2, 1);
+  Phase first = phase_of({works[0]}), again = first, other = phase_of({works[0]});
+  uint8_t values[1];
+  float y[1];
+  again.works[0].product.values = values;
+  again.works[0].product.y = y;
+  again.sources[0].x = y;
+  other.works[0].product.ldy += kTile;
+  const Phase down = phase_of({works[8]});
+  Phase paired = down;
+  paired.sources[0].pairs = kChosen;
+  const Phase phases[] = {first, down, again, other, paired};
+  const ProgramPlan plan = plan_program(phases, kBlocks);
+  ASSERT_EQ(plan.places.size(), 5U);
+  EXPECT_EQ(plan.places[2].first, plan.places[0].first);
+  std::set<int64_t> places;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < plan.places.size(); ++i) {
+    const PhasePlan own = plan_phase(phases[i], kBlocks);
+    const ProgramPlan::Place& place = plan.places[i];
+    EXPECT_EQ(place.share_bytes, own.share_bytes);
+    EXPECT_TRUE(std::equal(own.shares.begin(), own.shares.end(), plan.shares.begin() + place.first));
+    if (places.insert(place.first).second) bytes += static_cast<int64_t>(own.shares.size());
+  }
+  EXPECT_EQ(places.size(), 4U);
+  EXPECT_EQ(static_cast<int64_t>(plan.shares.size()), bytes);
 }
 
 TEST(StepPlan, OfAttentionIsEmpty) {

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "backend/cuda/products.h"
 #include "backend/cuda/runtime/status.h"
 #include "backend/cuda/select/step.h"
 #include "backend/cuda/step_plan.h"
@@ -15,19 +14,11 @@
 namespace tercet::cuda {
 namespace {
 
-/// Where kernels of their own attend, a step has a program for each layer.
-constexpr size_t kKnownPrograms = 512;
 constexpr int32_t kFoldedSpans = 16;  // by the block that is last; more by a phase of their own
-/// For each processor: from so many spans on kernels of their own attend faster.
-constexpr int64_t kManySpans = 2;
-constexpr int64_t kHalfRow = 4096;  // numbers of a row that half of a block's threads can round
+constexpr int64_t kHalfRow = 4096;    // numbers of a row that half of a block's threads can round
 constexpr int32_t kMostKvHeads = 64;
 
 int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
-
-bool whole(const PackedLinear& weights) {
-  return weights.parts.size() == 1 && fragments(weights.parts.front().weights);
-}
 
 int64_t item_cost(const Weights& w, int32_t slots) { return int64_t{slots} * w.groups() * w.planes; }
 
@@ -49,26 +40,53 @@ Divisor divisor(int64_t value) {
 }  // namespace
 
 StepProgram::StepProgram(Launcher& launcher, int64_t& held, const DeviceTraits& device)
-    : launcher_(launcher),
-      held_(held),
-      device_(device),
+    : device_(device),
       planes_(launcher, held),
       units_(launcher, held),
       logits_(launcher, held),
       partials_(launcher, held) {
-  if (!few(1)) return;
-  const auto zeros = [&](int64_t bytes) {
-    DeviceBytes memory(bytes, held);
-    check(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), launcher.stream()));
-    return memory;
-  };
-  arrived_ = zeros(sizeof(uint64_t));
-  tickets_ = zeros(int64_t{kProgramRows} * kMostKvHeads * static_cast<int64_t>(sizeof(uint32_t)));
+  if (choose_step(device, 1).kernel != StepForm::program) return;
+  constexpr size_t kTicketBytes = size_t{kProgramRows} * kMostKvHeads * sizeof(uint32_t);
+  tickets_ = DeviceBytes(kTicketBytes, held);
+  check(cudaMemsetAsync(tickets_.get(), 0, kTicketBytes, launcher.stream()));
 }
 
-bool StepProgram::few(int64_t rows) const {
-  // Between marks, an operation's kernels tell more of it than a program that is cut there.
-  return rows > 0 && !launcher_.marked() && choose_step(device_, rows).kernel == StepForm::program;
+bool StepProgram::take(const Call& call) {
+  switch (call.kind()) {
+    case CallKind::norm: {
+      const auto c = call.as<NormCall>();
+      return norm(c.x, c.z, c.weight, c.eps, c.h);
+    }
+    case CallKind::linear: {
+      const auto c = call.as<LinearCall>();
+      return linear(c.failed, c.h, c.weights, c.y);
+    }
+    case CallKind::gate_up: {
+      const auto c = call.as<GateUpCall>();
+      return gate_up(c.failed, c.h, c.weights, c.a);
+    }
+    case CallKind::route: {
+      const auto c = call.as<RouteCall>();
+      return route(c.h, c.router, c.choice);
+    }
+    case CallKind::experts_gate_up: {
+      const auto c = call.as<ExpertsGateUpCall>();
+      return experts_gate_up(c.failed, c.h, c.routes, c.experts, c.a);
+    }
+    case CallKind::experts_down: {
+      const auto c = call.as<ExpertsDownCall>();
+      return experts_down(c.failed, c.a, c.routes, c.experts, c.shared, c.z);
+    }
+    case CallKind::write_kv:
+      return write_kv(call.as<WriteKvCall>().params);
+    case CallKind::attention:
+      return attention(call.as<AttentionCall>());
+  }
+  return false;
+}
+
+std::array<const void*, 4> StepProgram::memory() {
+  return {planes_.get<int8_t>(0), units_.get<UnitSum>(0), logits_.get<float>(0), partials_.get<float>(0)};
 }
 
 StepProgram::Ranges::Ranges(std::initializer_list<Range> ranges) {
@@ -233,7 +251,7 @@ StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ne
 }
 
 bool StepProgram::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
-  if (!few(x.rows) || norm_ || x.cols % kBlock != 0 || x.cols / kBlock > kProgramGroups) return false;
+  if (norm_ || x.cols % kBlock != 0 || x.cols / kBlock > kProgramGroups) return false;
   if (z.data != nullptr) {
     if (phases_.empty()) return false;
     Phase& last = phases_.back();
@@ -254,10 +272,8 @@ bool StepProgram::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
   return true;
 }
 
-bool StepProgram::linear(uint8_t* failed, Rows h, const PackedLinear& weights, Rows y) {
-  if (!few(y.rows) || !whole(weights) || other_norm(h)) return false;
-  const Weights& w = weights.parts.front().weights;
-  if (!fits(w, y.rows)) return false;
+bool StepProgram::linear(uint8_t* failed, Rows h, const Weights& w, Rows y) {
+  if (other_norm(h) || !fits(w, y.rows)) return false;
   const int64_t tiles = (w.n + kTile - 1) / kTile;
   const std::optional<ShareNeed> need = need_of(w, tiles, 1, y.rows);
   if (!need) return false;
@@ -268,10 +284,8 @@ bool StepProgram::linear(uint8_t* failed, Rows h, const PackedLinear& weights, R
   return true;
 }
 
-bool StepProgram::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
-  if (!few(a.rows) || !whole(weights) || a.cols % kTile != 0 || other_norm(h)) return false;
-  const Weights& w = weights.parts.front().weights;
-  if (!fits(w, a.rows)) return false;
+bool StepProgram::gate_up(uint8_t* failed, Rows h, const Weights& w, Rows a) {
+  if (a.cols % kTile != 0 || other_norm(h) || !fits(w, a.rows)) return false;
   const int64_t tiles = a.cols / kTile;
   const std::optional<ShareNeed> need = need_of(w, tiles, 2, a.rows);
   if (!need) return false;
@@ -282,34 +296,34 @@ bool StepProgram::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, 
   return true;
 }
 
-bool StepProgram::route(uint8_t* failed, Rows h, const PackedLinear& router, Vector bias, RouterParams params,
-                        Routes routes) {
-  if (!few(h.rows) || !whole(router) || other_norm(h) || choose_) return false;
-  const Weights& w = router.parts.front().weights;
-  if (!fits(w, 2 * h.rows) || w.n > 256 || h.rows * params.chosen > kProgramChosen) return false;
+bool StepProgram::route(Rows h, const Weights& w, ChooseParams choice) {
+  if (other_norm(h) || choose_ || !fits(w, 2 * h.rows) || w.n > 256 ||
+      h.rows * choice.chosen > kProgramChosen) {
+    return false;
+  }
   const int64_t rows = 2 * h.rows;
   const int64_t tiles = (w.n + kTile - 1) / kTile;
   const std::optional<ShareNeed> need = need_of(w, tiles, 1, rows);
   if (!need) return false;
   auto* const logits = logits_.get<float>(2 * kProgramRows * 256);
-  const Place at = place(failed, h, 2, {{}, {range({logits, rows, w.n})}, need});
+  const Place at = place(choice.failed, h, 2, {{}, {range({logits, rows, w.n})}, need});
   ProductWork& p = add_product(at, WorkKind::product, w, rows, tiles, 1, false, true);
   p.y = logits;
   p.ldy = w.n;
   p.row_step = 1;
-  ChooseParams choose = choice_of(failed, logits, h.rows, w.n, bias, params, routes);
-  choose.step = 2;
-  choose.rest = 1;
-  choose_ = choose;
+  choice.logits = logits;
+  choice.step = 2;
+  choice.rest = 1;
+  choose_ = choice;
   chosen_in_ = nullptr;
   return true;
 }
 
-bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts,
+bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const ExpertWeights& experts,
                                   Rows a) {
   const int64_t pairs = routes.rows * routes.chosen;
-  if (!few(routes.rows) || pairs > kProgramChosen || !experts.alike) return false;
-  const Weights& w = experts.same.gate_up;
+  if (pairs > kProgramChosen) return false;
+  const Weights& w = experts.first;
   if (!fragments(w) || !fits(w, routes.rows) || a.cols % kTile != 0) return false;
   if (norm_ || (choose_ && choose_->chosen_experts != routes.experts)) return false;
   if (h.cols > kHalfRow && kept_.h != h.data) return false;  // half of the threads round, two octets each
@@ -339,8 +353,8 @@ bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
   ProductWork& p = add_product(at, WorkKind::experts, w, 1, pairs * tiles, 2, true, false);
   p.y = a.data;
   p.ldy = a.cols;
-  p.values_stride = experts.same.gate_up_values;
-  p.scales_stride = experts.same.gate_up_scales;
+  p.values_stride = experts.values;
+  p.scales_stride = experts.scales;
   p.tiles = narrow(tiles);
   p.choose = choose;
   p.chosen = narrow(routes.chosen);
@@ -349,11 +363,11 @@ bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
   return true;
 }
 
-bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts,
+bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, const ExpertWeights& experts,
                                Rows shared, Rows z) {
   const int64_t pairs = routes.rows * routes.chosen;
-  if (!few(routes.rows) || pairs > kProgramChosen || !experts.alike || norm_ || choose_) return false;
-  const Weights& w = experts.same.down;
+  if (pairs > kProgramChosen || norm_ || choose_) return false;
+  const Weights& w = experts.first;
   const int32_t tiles = (w.n + kTile - 1) / kTile;
   const int64_t items = routes.rows * tiles;
   // A block's items lie one after another.
@@ -379,8 +393,8 @@ bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, co
   p.y = z.data;
   p.ldy = z.cols;
   p.shared = shared.data;
-  p.values_stride = experts.same.down_values;
-  p.scales_stride = experts.same.down_scales;
+  p.values_stride = experts.values;
+  p.scales_stride = experts.scales;
   p.tiles = tiles;
   p.choose.chosen_experts = routes.experts;
   p.choose.weights = routes.weights;
@@ -393,7 +407,7 @@ bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, co
 
 bool StepProgram::write_kv(const WriteKvAndQueriesParams& params) {
   const WriteKvParams& p = params.write;
-  if (!few(p.rows) || norm_ || choose_) return false;
+  if (norm_ || choose_) return false;
   const int64_t heads = p.heads + 2 * p.cache.heads;
   const Range qkv{p.qkv, p.qkv + p.rows * p.ld};
   phase_for(
@@ -405,27 +419,24 @@ bool StepProgram::write_kv(const WriteKvAndQueriesParams& params) {
   return true;
 }
 
-bool StepProgram::attention(const AttentionParams& params, const Queries& queries, int32_t last_position,
-                            bool single) {
-  if (!few(params.rows) || norm_ || choose_ || params.cache.heads > kMostKvHeads) return false;
-  constexpr int32_t kSpan = kSpanBlocks * 64;
-  const int64_t all = int64_t{params.rows} * params.cache.heads * (last_position / kSpan + 1);
-  if (all >= kManySpans * device_.processors) return false;
+bool StepProgram::attention(const AttentionCall& call) {
+  const AttentionParams& params = call.params;
+  const int32_t spans = call.spans;
+  if (norm_ || choose_ || params.cache.heads > kMostKvHeads) return false;
   if (attending_ > 0 &&
       (attending_ != params.rows || std::memcmp(&places_, &params.places, sizeof places_) != 0)) {
     return false;
   }
-  places_ = params.places;
-  attending_ = params.rows;
-  const auto spans = narrow(std::bit_ceil(static_cast<uint32_t>(last_position / kSpan + 1)));
   AttentionWork work{};
   work.partials = partials_.get<float>(int64_t{params.rows} * params.heads * spans * kPartial);
+  places_ = params.places;  // only now: what was taken before may have been finished for the memory
+  attending_ = params.rows;
   work.rows = params;
-  work.queries = queries;
+  work.queries = call.queries;
   work.spans = spans;
   const Range out{params.out, params.out + params.rows * params.ld_out};
   if (spans <= kFoldedSpans) work.tickets = reinterpret_cast<uint32_t*>(tickets_.get());
-  if (!phases_.empty() && single) {
+  if (!phases_.empty() && call.single != 0) {
     const Work& last = phases_.back().works[0];
     const WriteKvParams& write = last.write.write;
     if (last.kind == WorkKind::write_kv && phases_.back().work_count == 1 && write.qkv == params.qkv &&
@@ -452,61 +463,13 @@ bool StepProgram::attention(const AttentionParams& params, const Queries& querie
   return true;
 }
 
-StepProgram::Known StepProgram::make(std::vector<Phase> phases) const {
-  std::vector<PhasePlan> plans;
-  int64_t bytes = static_cast<int64_t>(phases.size() * sizeof(Phase));
-  for (const Phase& phase : phases) {
-    plans.push_back(plan_phase(phase, device_.processors));
-    bytes += static_cast<int64_t>(plans.back().shares.size());
-  }
-  Known made{phases, DeviceBytes(bytes, held_), nullptr, plans.front().share_bytes};
-  uint8_t* at = made.memory.get() + phases.size() * sizeof(Phase);
-  made.shares = at;
-  for (size_t i = 0; i < phases.size(); ++i) {
-    const std::vector<uint8_t>& shares = plans[i].shares;
-    if (i > 0) {
-      phases[i - 1].next_shares = at;
-      phases[i - 1].next_share_bytes = plans[i].share_bytes;
-    }
-    if (shares.empty()) continue;
-    check(cudaMemcpyAsync(at, shares.data(), shares.size(), cudaMemcpyHostToDevice, launcher_.stream()));
-    at += shares.size();
-  }
-  check(cudaMemcpyAsync(made.memory.get(), phases.data(), phases.size() * sizeof(Phase),
-                        cudaMemcpyHostToDevice, launcher_.stream()));
-  return made;
-}
-
-StepProgram::Left StepProgram::finish() {
-  const Left left{std::exchange(norm_, {}), std::exchange(choose_, {})};
+StepProgram::Made StepProgram::finish() {
   kept_ = {};
   chosen_in_ = nullptr;
-  const std::vector<Phase> phases = std::exchange(phases_, {});
-  if (phases.empty()) return left;
-  const size_t bytes = phases.size() * sizeof(Phase);
-  const auto found = std::find_if(known_.begin(), known_.end(), [&](const Known& known) {
-    return known.phases.size() == phases.size() &&
-           std::memcmp(known.phases.data(), phases.data(), bytes) == 0;
-  });
-  if (found != known_.end()) {
-    std::rotate(known_.begin(), found, found + 1);
-  } else {
-    if (known_.size() == kKnownPrograms) {
-      launcher_.wait();  // the last one may be queued
-      known_.pop_back();
-    }
-    known_.push_front(make(phases));
-  }
-  ProgramParams p{};
-  p.phases = reinterpret_cast<const Phase*>(known_.front().memory.get());
-  p.shares = known_.front().shares;
-  p.share_bytes = known_.front().share_bytes;
-  p.arrived = reinterpret_cast<uint64_t*>(arrived_.get());
-  p.count = narrow(static_cast<int64_t>(phases.size()));
-  p.places = places_;
-  p.rows = std::exchange(attending_, 0);
-  run_program(launcher_, p, device_.processors);
-  return left;
+  return {std::exchange(phases_, {}),
+          {std::exchange(norm_, {}), std::exchange(choose_, {})},
+          places_,
+          std::exchange(attending_, 0)};
 }
 
 }  // namespace tercet::cuda

@@ -3,15 +3,14 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <initializer_list>
 #include <optional>
 #include <vector>
 
 #include "backend/cuda/kernels/program.h"
-#include "backend/cuda/packing.h"
 #include "backend/cuda/runtime/memory.h"
 #include "backend/cuda/select/device.h"
+#include "backend/cuda/step_call.h"
 #include "backend/cuda/step_plan.h"
 #include "ops/ops.h"
 
@@ -21,18 +20,9 @@ class StepProgram {
  public:
   StepProgram(Launcher& launcher, int64_t& held, const DeviceTraits& device);
 
-  // Each takes an operation, or returns false and has taken nothing.
-  bool norm(Rows x, Rows z, Vector weight, float eps, Rows h);
-  bool linear(uint8_t* failed, Rows h, const PackedLinear& weights, Rows y);
-  bool gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a);
-  bool route(uint8_t* failed, Rows h, const PackedLinear& router, Vector bias, RouterParams params,
-             Routes routes);
-  bool experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts, Rows a);
-  bool experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts, Rows shared,
-                    Rows z);
-  bool write_kv(const WriteKvAndQueriesParams& params);
-  /// `single`: no two rows are of one sequence.
-  bool attention(const AttentionParams& params, const Queries& queries, int32_t last_position, bool single);
+  /// Takes an operation, or returns false and has taken nothing. What it does follows from the calls since
+  /// the last finish() and from memory().
+  bool take(const Call& call);
 
   /// A norm that was taken and that no operation has asked for yet.
   struct Norm {
@@ -46,8 +36,17 @@ class StepProgram {
     std::optional<Norm> norm;
     std::optional<ChooseParams> choose;
   };
-  /// Queues what was taken; what is left is for kernels of its own.
-  Left finish();
+  struct Made {
+    std::vector<Phase> phases;
+    Left left;
+    RowPlaces places;   // of the rows that attend
+    int32_t attending;  // how many
+  };
+  /// What was taken, and what is left for kernels of its own.
+  Made finish();
+
+  /// What phases point to beside what calls do. It may grow, which waits for all that was queued.
+  std::array<const void*, 4> memory();
 
  private:
   /// Memory that an operation reads or writes.
@@ -82,12 +81,6 @@ class StepProgram {
     int64_t rows = 0, k = 0;
     int32_t parts = 1;
   };
-  struct Known {
-    std::vector<Phase> phases;
-    DeviceBytes memory;               // the phases as blocks read them, then their shares
-    const uint8_t* shares = nullptr;  // of the first
-    int32_t share_bytes = 0;
-  };
   /// Where a phase holds rows: every `step`-th of a source.
   struct Place {
     int32_t source, step;
@@ -95,7 +88,16 @@ class StepProgram {
 
   static Range range(Rows rows) { return {rows.data, rows.data + rows.rows * rows.cols}; }
   static Range routes_range(const int32_t* experts, int64_t count) { return {experts, experts + count}; }
-  bool few(int64_t rows) const;
+  bool norm(Rows x, Rows z, Vector weight, float eps, Rows h);
+  bool linear(uint8_t* failed, Rows h, const Weights& w, Rows y);
+  bool gate_up(uint8_t* failed, Rows h, const Weights& w, Rows a);
+  bool route(Rows h, const Weights& w, ChooseParams choice);
+  bool experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const ExpertWeights& experts, Rows a);
+  bool experts_down(uint8_t* failed, Rows a, const Routes& routes, const ExpertWeights& experts, Rows shared,
+                    Rows z);
+  bool write_kv(const WriteKvAndQueriesParams& params);
+  bool attention(const AttentionCall& call);
+
   /// Whether a pending norm is of other rows, or of more.
   bool other_norm(Rows h) const { return norm_ && (norm_->h.data != h.data || norm_->h.rows != h.rows); }
   bool fits(const Weights& w, int64_t rows) const;
@@ -118,11 +120,7 @@ class StepProgram {
   Work& add_work(WorkKind kind, int64_t items, int64_t cost, bool early);
   ProductWork& add_product(const Place& at, WorkKind kind, const Weights& w, int64_t rows, int64_t items,
                            int32_t slots, bool swiglu, bool early);
-  /// Phases as blocks read them, with their plans.
-  Known make(std::vector<Phase> phases) const;
 
-  Launcher& launcher_;
-  int64_t& held_;
   const DeviceTraits device_;
   std::vector<Phase> phases_;
   Draft draft_;
@@ -133,8 +131,7 @@ class StepProgram {
   RowPlaces places_{};     // of the rows that attend in the program
   int32_t attending_ = 0;  // how many
   Scratch planes_, units_, logits_, partials_;
-  DeviceBytes arrived_, tickets_;
-  std::deque<Known> known_;  // the latest first
+  DeviceBytes tickets_;
 };
 
 }  // namespace tercet::cuda
