@@ -1,8 +1,10 @@
 #include "backend/cuda/cuda_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <numeric>
+#include <optional>
 
 #include "backend/cuda/cuda_step.h"
 #include "backend/cuda/evaluation.h"
@@ -320,11 +322,15 @@ class CudaOps final : public Ops {
 
   /// All layers of a step share them.
   void make_angles(const CudaStep& step, RopeParams rope) {
-    float frequencies[64];
-    for (int i = 0; i < 64; ++i) frequencies[i] = rope_frequency(rope.theta, i);
+    if (theta_ != rope.theta) {
+      for (size_t i = 0; i < frequencies_.size(); ++i) {
+        frequencies_[i] = rope_frequency(rope.theta, static_cast<int>(i));
+      }
+      theta_ = rope.theta;
+    }
     AngleParams p{};
     p.position = step.places.position;
-    p.frequencies = input_.put(frequencies, 64);
+    p.frequencies = input_.put(frequencies_.data(), 64);
     p.angles = angles_.get<Angle>(int64_t{step.batch.rows()} * 64);
     p.rows = step.batch.rows();
     rope_angles(launcher_, p);
@@ -447,6 +453,8 @@ class CudaOps final : public Ops {
   Scratch angles_, partials_, queries_, query_powers_;
   const float* rounded_queries_ = nullptr;  // the rows whose queries are those
   const Step* angles_of_ = nullptr;
+  std::optional<double> theta_;  // of the frequencies, which take as long as the rest of a step's preparation
+  std::array<float, 64> frequencies_{};
 };
 
 }  // namespace

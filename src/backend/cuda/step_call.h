@@ -111,6 +111,10 @@ class Call {
     std::memcpy(&args, args_.data(), sizeof args);
     return args;
   }
+  template <class Args>
+  bool is(const Args& args) const {
+    return kind_ == Args::kKind && std::memcmp(args_.data(), &args, sizeof args) == 0;
+  }
   bool operator==(const Call& other) const {
     return kind_ == other.kind_ && std::memcmp(args_.data(), other.args_.data(), bytes_) == 0;
   }

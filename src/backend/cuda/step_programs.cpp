@@ -38,43 +38,50 @@ bool StepPrograms::few(int64_t rows) const {
   return rows > 0 && !launcher_.marked() && choose_step(device_, rows).kernel == StepForm::program;
 }
 
+template <class Args>
+bool StepPrograms::ask(const Args& args) {
+  if (asked_.empty() && now_ != nullptr && at_ < now_->asked.size() && now_->asked[at_].call.is(args)) {
+    return now_->asked[at_++].taken;
+  }
+  return ask_other(Call(args));
+}
+
 bool StepPrograms::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
-  return few(x.rows) && ask(Call(NormCall{x, z, weight, h, eps, 0}));
+  return few(x.rows) && ask(NormCall{x, z, weight, h, eps, 0});
 }
 
 bool StepPrograms::linear(uint8_t* failed, Rows h, const PackedLinear& weights, Rows y) {
-  return few(y.rows) && whole(weights) && ask(Call(LinearCall{failed, h, only(weights), y}));
+  return few(y.rows) && whole(weights) && ask(LinearCall{failed, h, only(weights), y});
 }
 
 bool StepPrograms::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
-  return few(a.rows) && whole(weights) && ask(Call(GateUpCall{failed, h, only(weights), a}));
+  return few(a.rows) && whole(weights) && ask(GateUpCall{failed, h, only(weights), a});
 }
 
 bool StepPrograms::route(uint8_t* failed, Rows h, const PackedLinear& router, Vector bias,
                          RouterParams params, Routes routes) {
   return few(h.rows) && whole(router) &&
-         ask(Call(RouteCall{h, only(router),
-                            choice_of(failed, nullptr, h.rows, only(router).n, bias, params, routes)}));
+         ask(RouteCall{h, only(router),
+                       choice_of(failed, nullptr, h.rows, only(router).n, bias, params, routes)});
 }
 
 bool StepPrograms::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
                                    const PackedExperts& experts, Rows a) {
   const AlikeExperts& same = experts.same;
   return few(routes.rows) && experts.alike &&
-         ask(Call(ExpertsGateUpCall{
-             failed, h, routes, {same.gate_up, same.gate_up_values, same.gate_up_scales}, a}));
+         ask(ExpertsGateUpCall{
+             failed, h, routes, {same.gate_up, same.gate_up_values, same.gate_up_scales}, a});
 }
 
 bool StepPrograms::experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts,
                                 Rows shared, Rows z) {
   const AlikeExperts& same = experts.same;
   return few(routes.rows) && experts.alike &&
-         ask(Call(
-             ExpertsDownCall{failed, a, routes, {same.down, same.down_values, same.down_scales}, shared, z}));
+         ask(ExpertsDownCall{failed, a, routes, {same.down, same.down_values, same.down_scales}, shared, z});
 }
 
 bool StepPrograms::write_kv(const WriteKvAndQueriesParams& params) {
-  return few(params.write.rows) && ask(Call(WriteKvCall{params}));
+  return few(params.write.rows) && ask(WriteKvCall{params});
 }
 
 bool StepPrograms::attention(const AttentionParams& params, const Queries& queries, int32_t last_position,
@@ -85,10 +92,10 @@ bool StepPrograms::attention(const AttentionParams& params, const Queries& queri
   }
   // Of powers of two there are few, and so programs.
   const auto foreseen = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(spans)));
-  return ask(Call(AttentionCall{params, queries, foreseen, single ? 1 : 0}));
+  return ask(AttentionCall{params, queries, foreseen, single ? 1 : 0});
 }
 
-bool StepPrograms::ask(const Call& call) {
+bool StepPrograms::ask_other(const Call& call) {
   if (asked_.empty()) {
     if (Known* const known = find(&call)) {
       now_ = known;
@@ -110,8 +117,7 @@ bool StepPrograms::goes_on(const Known& known, const Call* call) const {
 }
 
 StepPrograms::Known* StepPrograms::find(const Call* call) {
-  Known* const likely = at_ > 0 ? now_ : last_ != nullptr ? last_->then : nullptr;
-  if (likely != nullptr && goes_on(*likely, call)) return likely;
+  if (now_ != nullptr && goes_on(*now_, call)) return now_;
   const auto found =
       std::find_if(known_.begin(), known_.end(), [&](const Known& known) { return goes_on(known, call); });
   return found == known_.end() ? nullptr : &*found;
@@ -164,6 +170,7 @@ StepPrograms::Known StepPrograms::make(std::vector<Asked> asked, StepProgram::Ma
 StepProgram::Left StepPrograms::run(Known& known) {
   if (last_ != nullptr) last_->then = &known;
   last_ = &known;
+  now_ = known.then;
   if (known.count > 0) {
     ProgramParams p{};
     p.phases = reinterpret_cast<const Phase*>(known.memory.get());
@@ -193,12 +200,12 @@ StepProgram::Left StepPrograms::finish() {
   if (memory_ != program_.memory()) {  // it has grown, after a wait for all that used the old one
     memory_ = program_.memory();
     known_.clear();
-    last_ = nullptr;
+    last_ = now_ = nullptr;
   }
   if (known_.size() == kKnownPrograms) {
     launcher_.wait();  // it may be queued
     known_.pop_front();
-    last_ = nullptr;
+    last_ = now_ = nullptr;
     for (Known& known : known_) known.then = nullptr;
   }
   return run(known_.emplace_back(make(std::move(asked), std::move(made))));

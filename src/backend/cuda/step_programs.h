@@ -53,7 +53,10 @@ class StepPrograms {
   };
 
   bool few(int64_t rows) const;
-  bool ask(const Call& call);
+  template <class Args>
+  bool ask(const Args& args);
+  /// A call that is not what now_ has.
+  bool ask_other(const Call& call);
   /// A program of which the calls so far are the first, and which goes on with `call` or, where that is null,
   /// ends.
   Known* find(const Call* call);
