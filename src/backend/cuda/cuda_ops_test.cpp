@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "backend/cuda/test_host_ops.h"
 #include "backend/reference/reference_ops.h"
 #include "backend/reference/test_pair.h"
@@ -89,6 +92,52 @@ TEST(CudaPrograms, ManyInOneStep) {
   for (int64_t i = 0; i <= kPrograms; ++i) {
     const std::vector<float> its(found.begin() + i * kN, found.begin() + (i + 1) * kN);
     ASSERT_EQ(its, expected.values) << i;
+  }
+}
+
+/// Steps of one to four products by one of two matrices each: some are the beginnings of others, some differ
+/// in the last product alone. Each comes again.
+TEST(CudaPrograms, AreFoundAgainByAllThatIsAskedFor) {
+  auto device = make_cuda_ops({.untried = true});
+  if (!device) GTEST_SKIP() << device.error().message;
+  cuda::HostOps ops(std::move(*device));
+  constexpr int64_t kN = 32, kK = 128;
+  constexpr size_t kMost = 4;
+  backend_test::TestRows h = backend_test::hard_rows(1, kK, 125);
+  const auto reference = make_reference_ops(1);
+  const backend_test::TestMatrix matrices[] = {{kN, kK, 4, 64, 126}, {kN, kK, 4, 64, 127}};
+  std::vector<std::vector<float>> expected;
+  std::vector<std::unique_ptr<Linear>> weights;
+  for (const backend_test::TestMatrix& w : matrices) {
+    backend_test::TestRows y(1, kN);
+    reference->linear(*reference->begin(backend_test::plain_batch(1)), h.view(),
+                      *reference->pack_linear({&w.data, 1}), y.view());
+    expected.push_back(y.values);
+    weights.push_back(ops.pack_linear({&w.data, 1}));
+  }
+  ASSERT_NE(expected[0], expected[1]);
+  const Buffer row = ops.allocate(kK * 4), results = ops.allocate(kMost * kN * 4);
+  ops.upload(row.get(), h.values.data(), kK * 4);
+  const Rows x{static_cast<float*>(row.get()), 1, kK};
+  auto* const y = static_cast<float*>(results.get());
+  const std::vector<float> nothing(kMost * kN, -1.0F);
+  for (const bool longest_first : {false, true, false}) {
+    for (size_t i = 1; i <= kMost; ++i) {
+      const size_t count = longest_first ? kMost + 1 - i : i;
+      for (uint32_t which = 0; which < 1U << count; ++which) {
+        ops.upload(y, nothing.data(), static_cast<int64_t>(nothing.size()) * 4);
+        const auto step = ops.begin(backend_test::plain_batch(1));
+        for (size_t j = 0; j < count; ++j) {
+          ops.device().linear(*step, x, *weights[which >> j & 1U], {y + j * kN, 1, kN});
+        }
+        std::vector<float> found(kMost * kN), wanted = nothing;
+        ops.download(found.data(), y, static_cast<int64_t>(found.size()) * 4);
+        for (size_t j = 0; j < count; ++j) {
+          std::copy_n(expected[which >> j & 1U].begin(), kN, wanted.begin() + static_cast<ptrdiff_t>(j * kN));
+        }
+        ASSERT_EQ(found, wanted) << count << ", " << which;
+      }
+    }
   }
 }
 
