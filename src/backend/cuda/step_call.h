@@ -92,7 +92,7 @@ struct AttentionCall {
   static constexpr CallKind kKind = CallKind::attention;
   AttentionParams params;
   Queries queries;
-  int32_t spans = 0;   // of the longest row, or more
+  int32_t blocks = 0;  // of 64 keys that the longest row has, or more: a power of two
   int32_t single = 0;  // no two rows are of one sequence
 };
 

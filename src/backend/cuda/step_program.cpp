@@ -421,7 +421,7 @@ bool StepProgram::write_kv(const WriteKvAndQueriesParams& params) {
 
 bool StepProgram::attention(const AttentionCall& call) {
   const AttentionParams& params = call.params;
-  const int32_t spans = call.spans;
+  const int32_t spans = std::max(1, call.blocks / kSpanBlocks);
   if (norm_ || choose_ || params.cache.heads > kMostKvHeads) return false;
   if (attending_ > 0 &&
       (attending_ != params.rows || std::memcmp(&places_, &params.places, sizeof places_) != 0)) {

@@ -91,8 +91,8 @@ bool StepPrograms::attention(const AttentionParams& params, const Queries& queri
     return false;
   }
   // Of powers of two there are few, and so programs.
-  const auto foreseen = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(spans)));
-  return ask(AttentionCall{params, queries, foreseen, single ? 1 : 0});
+  const auto blocks = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(last_position / 64 + 1)));
+  return ask(AttentionCall{params, queries, blocks, single ? 1 : 0});
 }
 
 bool StepPrograms::ask_other(const Call& call) {
