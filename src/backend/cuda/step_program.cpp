@@ -451,6 +451,9 @@ bool StepProgram::attention(const AttentionCall& call) {
   const int64_t items = int64_t{params.rows} * params.cache.heads * spans;
   add_work(WorkKind::attention, items, 1, false).attention = work;
   draft_.alone = true;
+  if (work.writes != 0 && phases_.size() > 1) {
+    phases_[phases_.size() - 2].keys = {params.cache, params.places.pages, params.layer, params.rows};
+  }
   if (work.writes != 0) {
     add_hint(phases_.back(), work.write.write.q_norm, kHead * 4);
     add_hint(phases_.back(), work.write.write.k_norm, kHead * 4);

@@ -86,4 +86,74 @@ __device__ void choose_of_row(const ChooseParams& p, int64_t row, ChooseScratch&
   }
 }
 
+/// What kRankThreads threads need, for up to as many experts.
+constexpr int kRankThreads = 256;
+struct RankScratch {
+  uint32_t keys[kRankThreads];
+  int above[kRankThreads];
+  int order[kMaxChosen];
+  float score[kMaxChosen];
+};
+
+/// The same choice by threads 0 … of a block, with a barrier of their own (`team`): an expert's place is the
+/// number of those above it, which two threads count where there are no more than 128.
+template <class Threads, class Put>
+__device__ inline void choose_by_ranks(const ChooseParams& p, int row, const Threads& team, RankScratch& s,
+                                       Put put) {
+  const int parts = p.experts <= kRankThreads / 2 ? 2 : 1;
+  const int part_size = kRankThreads / parts;
+  const int e = team.me & (part_size - 1);
+  const int part = team.me / part_size;
+  float score = 0.0F;
+  uint32_t key = 0;  // none
+  if (part == 0 && e < p.experts) {
+    const float* const first = p.logits + int64_t{row} * p.step * p.experts + e;
+    score = first[0] + first[int64_t{p.rest} * p.experts];
+    const float bias = p.bias[e];
+    bool bad = p.unfit != nullptr && p.unfit[row] != 0;
+    if (not_finite(score)) {
+      bad = true;
+      score = 0.0F;
+    }
+    if (bad) p.failed[row] = 1;
+    score = sigmoid(score);
+    key = ordered_bits(score + bias);
+  }
+  if (part == 0) s.keys[e] = key;
+  team.sync();
+  const uint32_t own = s.keys[e];
+  int above = 0;
+#pragma unroll 4
+  for (int i = part * (part_size / 2); i < (part + 1) * part_size / parts; i += 4) {
+    const uint4 four = *reinterpret_cast<const uint4*>(s.keys + i);
+    // Ties to the lower index.
+    above += four.x > own || (four.x == own && i < e) ? 1 : 0;
+    above += four.y > own || (four.y == own && i + 1 < e) ? 1 : 0;
+    above += four.z > own || (four.z == own && i + 2 < e) ? 1 : 0;
+    above += four.w > own || (four.w == own && i + 3 < e) ? 1 : 0;
+  }
+  if (part == 1) s.above[e] = above;
+  team.sync();
+  if (part == 0 && e < p.experts) {
+    if (parts == 2) above += s.above[e];
+    if (above < p.chosen) {
+      s.order[above] = e;
+      s.score[above] = score;
+    }
+  }
+  team.sync();
+  if (team.me >= p.chosen) return;
+  float sum = 0.0F;
+  int place = 0;  // in ascending index
+  const int mine = s.order[team.me];
+#pragma unroll 4
+  for (int j = 0; j < p.chosen; ++j) {
+    sum = sum + s.score[j];
+    place += s.order[j] < mine ? 1 : 0;
+  }
+  sum = sum + 1e-20F;
+  const float weight = s.score[team.me];
+  put(place, mine, (p.normalise != 0 ? weight / sum : weight) * p.scaling);
+}
+
 }  // namespace tercet::cuda

@@ -126,6 +126,13 @@ struct Fetcher : Flight {
   }
 };
 
+/// The rest of a warp's first job on its way as far as the second cache.
+__device__ inline void fetch_rest(const Flight& f) {
+  const int bytes = f.left * f.planes * kBlockBytes;
+  const int at = static_cast<int>(threadIdx.x) % 32 * 128;
+  if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(f.values + at));
+}
+
 /// Asks, for jobs below `end`, until as much is on its way as a phase's products expect. `first`: for the
 /// first time in this phase.
 static __device__ __noinline__ void ask_ahead(const Phase& phase, const Share& share, int end, bool first) {
@@ -133,6 +140,7 @@ static __device__ __noinline__ void ask_ahead(const Phase& phase, const Share& s
   if (first) f.next = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 1
   for (int i = f.ahead; i < kStages - 1; ++i) f.ask(phase, share, end);
+  fetch_rest(f);
   f.keep();
 }
 
@@ -301,32 +309,24 @@ static __device__ __noinline__ void run_products(const Phase& phase, const Share
   fetcher.keep();
 }
 
-template <int kPer>
-__device__ __noinline__ void choose_by_warp(const ChooseParams& c) {
-  const int row = static_cast<int>(threadIdx.x) / 32;
-  auto* const scratch = reinterpret_cast<ChooseScratch*>(shared_at(kSumsAt));  // before there are sums
-  choose_of_row<kPer>(c, row, scratch[row], [&](int place, int expert, float weight) {
-    const int at = row * c.chosen + place;
-    fixed().chosen.experts[at] = expert;
-    fixed().chosen.weights[at] = weight;
-    if (blockIdx.x > 0) return;
-    c.chosen_experts[at] = expert;
-    c.weights[at] = weight;
-  });
+/// The choice of experts of all rows, by a team; before there are sums.
+static __device__ __noinline__ void choose(const ChooseParams& c, const Team team) {
+  auto& scratch = *reinterpret_cast<RankScratch*>(shared_at(kSumsAt));
+#pragma unroll 1
+  for (int row = 0; row < c.rows; ++row) {
+    choose_by_ranks(c, row, team, scratch, [&](int place, int expert, float weight) {
+      const int at = row * c.chosen + place;
+      fixed().chosen.experts[at] = expert;
+      fixed().chosen.weights[at] = weight;
+      if (blockIdx.x > 0) return;
+      c.chosen_experts[at] = expert;
+      c.weights[at] = weight;
+    });
+  }
 }
 
 static __device__ __noinline__ void write_head_alone(const WriteKvAndQueriesParams& p, int row, int head) {
   write_head(p, row, head);
-}
-
-/// The choice of experts for row `warp`.
-__device__ inline void choose(const ChooseParams& c) {
-  if (static_cast<int>(threadIdx.x) / 32 >= c.rows) return;
-  if (c.experts <= 128) {
-    choose_by_warp<4>(c);
-  } else {
-    choose_by_warp<8>(c);
-  }
 }
 
 __device__ inline void load_routes(const ChooseParams& c) {
@@ -464,17 +464,17 @@ static __device__ __noinline__ void open_phase() {
   const auto me = static_cast<int>(threadIdx.x);
   if (last.kind == WorkKind::experts && last.product.choose.logits != nullptr) {
     // Half of the warps choose while the others round.
-    if (me < kProgramThreads / 2) {
-      choose(last.product.choose);
+    if (me < kRankThreads) {
+      choose(last.product.choose, {me, kRankThreads, 5});
     } else {
-      take_sources(phase, share, {me - kProgramThreads / 2, kProgramThreads / 2});
+      take_sources(phase, share, {me - kRankThreads, kProgramThreads - kRankThreads, 6});
     }
     return;
   }
   if (last.kind == WorkKind::experts || (last.kind == WorkKind::down && last.early == 0)) {
     load_routes(last.product.choose);
   }
-  take_sources(phase, share, {me, kProgramThreads});
+  take_sources(phase, share, {me, kProgramThreads, 6});
 }
 
 static __device__ __noinline__ void run_phase() {
@@ -482,6 +482,7 @@ static __device__ __noinline__ void run_phase() {
   const Phase& phase = fixed().phases[which];
   const Work& work = phase.works[0];
   if (phase.products != 0) {
+    if (phase.keys.rows > 0) fetch_keys(phase.keys, fixed().positions);
     if (phase.late != 0) ask_ahead(phase, share_at(which), share_at(which).all_jobs, false);
     run_products(phase, share_at(which));
   } else if (work.kind == WorkKind::attention) {

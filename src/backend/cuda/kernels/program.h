@@ -156,6 +156,13 @@ struct Hint {
   int64_t bytes;
 };
 
+/// Keys and values that the phase after this one reads, of `rows` rows of the step; 0: it does not attend.
+struct KeysAhead {
+  CacheView cache;
+  const int32_t* pages;
+  int32_t layer, rows;
+};
+
 constexpr int kPhaseHints = 2;
 constexpr int kPhaseSources = 2;
 constexpr int kPhaseWorks = 3;
@@ -164,6 +171,7 @@ struct alignas(16) Phase {
   Source sources[kPhaseSources];
   Work works[kPhaseWorks];
   Hint hints[kPhaseHints];
+  KeysAhead keys;
   const uint8_t* next_shares;  // of the phase that follows: of block b at b·next_share_bytes
   int32_t next_share_bytes;    // a multiple of 16
   int32_t source_count, work_count;

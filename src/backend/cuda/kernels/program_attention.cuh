@@ -102,6 +102,37 @@ static __device__ __noinline__ void ask_for_span(const AttentionWork& w, const S
   commit_copies();
 }
 
+/// Asks for keys and values as far as the second cache: blocks of threads share them, with the warps that
+/// have least to do.
+static __device__ __noinline__ void fetch_keys(const KeysAhead& ahead, const RowPositions& positions) {
+  constexpr int kWarps = 4;
+  constexpr int kHalfLines = kHalfBytes / 128;
+  const int me = static_cast<int>(threadIdx.x) - (kProgramThreads - kWarps * 32);
+  if (me < 0) return;
+  const int heads = ahead.cache.heads;
+  const int pairs = ahead.rows * heads;
+  int longest = 0;
+  for (int row = 0; row < ahead.rows; ++row) longest = max(longest, positions.at[row] / 64);
+  const int lines = (longest + 1) * pairs * 2 * kHalfLines;
+#pragma unroll 2
+  for (int i = static_cast<int>(blockIdx.x) * kWarps * 32 + me; i < lines;
+       i += static_cast<int>(gridDim.x) * kWarps * 32) {
+    const int at = i / (2 * kHalfLines);
+    const int block = at / pairs;
+    const int row = (at - block * pairs) / heads;
+    if (block > positions.at[row] / 64) continue;
+    const int page = ahead.pages[positions.first_page[row] + block];
+    const int64_t slot = ahead.cache.slot(ahead.layer, page, at % heads);
+    const bool values = i / kHalfLines % 2 != 0;
+    const int line = i % kHalfLines;
+    const uint16_t* const from = (values ? ahead.cache.values : ahead.cache.keys) + slot * kHead + line * 64;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+    if (line > 0) continue;
+    const int8_t* const exponents = values ? ahead.cache.value_exponents : ahead.cache.key_exponents;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(exponents + slot));
+  }
+}
+
 /// A lane's queries: of head lane/4, or the last one.
 struct LaneQueries {
   uint4 q[4];
@@ -191,6 +222,29 @@ __device__ inline void add_values(uint32_t values, const Weighed& w, float* out,
   if (warp == 0 && t == 0) *of = {w.m, w.l};
 }
 
+/// fold(), the first `count` of kCount in turn: the factors first, which do not wait for each other.
+template <int kCount>
+__device__ inline void fold_in_turn(float& m, float& l, float2& o, const float2 (&next)[kCount],
+                                    const float2 (&next_o)[kCount], int count) {
+  float before[kCount], own[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float largest = i < count ? fmaxf(m, next[i].x) : m;
+    before[i] = short_factor(m - largest);
+    own[i] = short_factor(next[i].x - largest);
+    m = largest;
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float2 sum = {o.x * before[i] + next_o[i].x * own[i], o.y * before[i] + next_o[i].y * own[i]};
+    const float sum_l = l * before[i] + next[i].y * own[i];
+    if (i < count) {
+      o = sum;
+      l = sum_l;
+    }
+  }
+}
+
 /// A row's spans of heads [first, first + count) to its output; by the whole block, a thread two dimensions
 /// of a head. What other blocks wrote is read past the first cache.
 static __device__ __noinline__ void fold_spans(const AttentionWork& w, int row, int first, int count,
@@ -213,10 +267,7 @@ static __device__ __noinline__ void fold_spans(const AttentionWork& w, int row, 
       of[s] = __ldcg(reinterpret_cast<const float2*>(partial + kHead));
       its[s] = __ldcg(reinterpret_cast<const float2*>(partial + d));
     }
-#pragma unroll
-    for (int s = 0; s < kTogether; ++s) {
-      if (first_span + s < spans) fold(m, l, o, of[s], its[s]);
-    }
+    fold_in_turn(m, l, o, of, its, spans - first_span);
   }
   *reinterpret_cast<float2*>(w.rows.out + row * w.rows.ld_out + (first + h) * kHead + d) = {o.x / l, o.y / l};
 }
@@ -232,10 +283,13 @@ __device__ inline void finish_span(const AttentionWork& w, const SpanItem& at, A
   if (h < sharing) {
     float m = -INFINITY, l = 0.0F;
     float2 o = {0.0F, 0.0F};
+    float2 of[kSpanBlocks], its[kSpanBlocks];
 #pragma unroll
     for (int b = 0; b < kSpanBlocks; ++b) {
-      if (b < blocks) fold(m, l, o, s.of[b][h], *reinterpret_cast<const float2*>(&s.o[b][h][d]));
+      of[b] = s.of[b][h];
+      its[b] = *reinterpret_cast<const float2*>(&s.o[b][h][d]);
     }
+    fold_in_turn(m, l, o, of, its, blocks);
     const int64_t head = at.kv_head * sharing + h;
     if (alone) {
       *reinterpret_cast<float2*>(w.rows.out + at.row * w.rows.ld_out + head * kHead + d) = {o.x / l, o.y / l};

@@ -25,6 +25,7 @@ __device__ inline int divide(int n, Divisor by) {
 /// Threads of a block that work together.
 struct Team {
   int me, threads;
+  int barrier;  // its own
 
   /// Waits for all; whether any of them said so.
   __device__ bool any(bool mine) const {
@@ -33,15 +34,15 @@ struct Team {
         "{\n"
         ".reg .pred p, q;\n"
         "setp.ne.u32 p, %1, 0;\n"
-        "bar.red.or.pred q, 6, %2, p;\n"
+        "bar.red.or.pred q, %3, %2, p;\n"
         "selp.u32 %0, 1, 0, q;\n"
         "}\n"
         : "=r"(result)
-        : "r"(mine ? 1U : 0U), "r"(threads)
+        : "r"(mine ? 1U : 0U), "r"(threads), "r"(barrier)
         : "memory");
     return result != 0;
   }
-  __device__ void sync() const { asm volatile("bar.sync 6, %0;" ::"r"(threads) : "memory"); }
+  __device__ void sync() const { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 };
 
 /// Where a row lies in shared memory.
