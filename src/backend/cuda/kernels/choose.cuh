@@ -95,11 +95,10 @@ struct RankScratch {
   float score[kMaxChosen];
 };
 
-/// The same choice by threads 0 … of a block, with a barrier of their own (`team`): an expert's place is the
-/// number of those above it, which two threads count where there are no more than 128.
+/// The same choice for a step of one row, by threads 0 … of a block, with a barrier of their own (`team`): an
+/// expert's place is the number of those above it, which two threads count where there are no more than 128.
 template <class Threads, class Put>
-__device__ inline void choose_by_ranks(const ChooseParams& p, int row, const Threads& team, RankScratch& s,
-                                       Put put) {
+__device__ inline void choose_by_ranks(const ChooseParams& p, const Threads& team, RankScratch& s, Put put) {
   const int parts = p.experts <= kRankThreads / 2 ? 2 : 1;
   const int part_size = kRankThreads / parts;
   const int e = team.me & (part_size - 1);
@@ -107,15 +106,14 @@ __device__ inline void choose_by_ranks(const ChooseParams& p, int row, const Thr
   float score = 0.0F;
   uint32_t key = 0;  // none
   if (part == 0 && e < p.experts) {
-    const float* const first = p.logits + int64_t{row} * p.step * p.experts + e;
-    score = first[0] + first[int64_t{p.rest} * p.experts];
+    score = p.logits[e] + p.logits[int64_t{p.rest} * p.experts + e];
     const float bias = p.bias[e];
-    bool bad = p.unfit != nullptr && p.unfit[row] != 0;
+    bool bad = p.unfit != nullptr && *p.unfit != 0;
     if (not_finite(score)) {
       bad = true;
       score = 0.0F;
     }
-    if (bad) p.failed[row] = 1;
+    if (bad) *p.failed = 1;
     score = sigmoid(score);
     key = ordered_bits(score + bias);
   }

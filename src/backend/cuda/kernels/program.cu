@@ -196,8 +196,11 @@ __device__ inline void run_job(Fetcher& fetcher, const Phase& phase, const Share
                                float* sums) {
   float acc[kQuads][2];
   chain<kPlanes, kQuads>(fetcher, phase, share, k, row, rows, apart, first_group, groups, acc);
-  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int t = static_cast<int>(threadIdx.x) % 4;
+  // Found again: held since before, it would be put aside, and come back from the second cache.
+  uint32_t lane = 0;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  const auto g = static_cast<int>(lane / 4);
+  const auto t = static_cast<int>(lane % 4);
   if (t >= rows) return;
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
@@ -309,19 +312,32 @@ static __device__ __noinline__ void run_products(const Phase& phase, const Share
   fetcher.keep();
 }
 
-/// The choice of experts of all rows, by a team; before there are sums.
+__device__ inline void put_chosen(const ChooseParams& c, int at, int expert, float weight) {
+  fixed().chosen.experts[at] = expert;
+  fixed().chosen.weights[at] = weight;
+  if (blockIdx.x > 0) return;
+  c.chosen_experts[at] = expert;
+  c.weights[at] = weight;
+}
+
+/// The choice of experts of all rows, by a team; before there are sums. Of several rows each is a warp's.
 static __device__ __noinline__ void choose(const ChooseParams& c, const Team team) {
-  auto& scratch = *reinterpret_cast<RankScratch*>(shared_at(kSumsAt));
-#pragma unroll 1
-  for (int row = 0; row < c.rows; ++row) {
-    choose_by_ranks(c, row, team, scratch, [&](int place, int expert, float weight) {
-      const int at = row * c.chosen + place;
-      fixed().chosen.experts[at] = expert;
-      fixed().chosen.weights[at] = weight;
-      if (blockIdx.x > 0) return;
-      c.chosen_experts[at] = expert;
-      c.weights[at] = weight;
-    });
+  uint8_t* const scratch = shared_at(kSumsAt);
+  if (c.rows == 1) {
+    choose_by_ranks(c, team, *reinterpret_cast<RankScratch*>(scratch),
+                    [&](int place, int expert, float weight) { put_chosen(c, place, expert, weight); });
+    return;
+  }
+  const int row = team.me / 32;
+  if (row >= c.rows) return;
+  auto& own = reinterpret_cast<ChooseScratch*>(scratch)[row];
+  const auto put = [&](int place, int expert, float weight) {
+    put_chosen(c, row * c.chosen + place, expert, weight);
+  };
+  if (c.experts <= 128) {
+    choose_of_row<4>(c, row, own, put);
+  } else {
+    choose_of_row<8>(c, row, own, put);
   }
 }
 
@@ -382,7 +398,6 @@ __device__ inline void ask_for(void* to, const void* from, int bytes) {
 __device__ inline void ask_for_phase(int which, const Phase* phase, const uint8_t* shares, int share_bytes) {
   ask_for(&fixed().phases[which], phase, sizeof(Phase));
   ask_for(fixed().shares[which], shares + int64_t{blockIdx.x} * share_bytes, share_bytes);
-  commit_copies();
 }
 
 __device__ inline void follow_hints(const Phase& phase) {
@@ -435,10 +450,7 @@ __device__ inline void next_turn() {
 __device__ inline void ask_for_first_span(const Work& work) {
   const auto index = static_cast<int>(blockIdx.x);
   if (index >= work.items || !asked_before(work.attention, index)) return;
-  const SpanItem at = span_item(work.attention, fixed().positions, index);
-  if (at.blocks() <= 0) return;
-  ask_for_span(work.attention, at, fixed().positions.first_page[at.row], attention_scratch(),
-               shared_at(kHalvesAt));
+  ask_for_span(work.attention, index, fixed().positions, attention_scratch(), shared_at(kHalvesAt));
 }
 
 /// Before this turn's phase begins, one of `count`: its weights or keys, as far as they are known, and what
@@ -446,13 +458,11 @@ __device__ inline void ask_for_first_span(const Work& work) {
 static __device__ __noinline__ void prepare(const Phase* phases, int count) {
   const int i = turn();
   const Phase& phase = fixed().phases[i % 2];
+  if (phase.works[0].kind == WorkKind::attention) ask_for_first_span(phase.works[0]);
   if (i + 1 < count) ask_for_phase(1 - i % 2, phases + i + 1, phase.next_shares, phase.next_share_bytes);
+  commit_copies();
   follow_hints(phase);
-  if (phase.products != 0) {
-    ask_ahead(phase, share_at(i % 2), share_at(i % 2).early, true);
-  } else if (phase.works[0].kind == WorkKind::attention) {
-    ask_for_first_span(phase.works[0]);
-  }
+  if (phase.products != 0) ask_ahead(phase, share_at(i % 2), share_at(i % 2).early, true);
 }
 
 /// Rows and the choice of experts before the works of this turn's phase begin.
@@ -500,6 +510,7 @@ static __device__ __noinline__ void run_phase() {
 
 static __device__ __noinline__ void start(const ProgramParams& p) {
   ask_for_phase(0, p.phases, p.shares, p.share_bytes);
+  commit_copies();
   if (static_cast<int>(threadIdx.x) < p.rows) {
     fixed().positions.at[threadIdx.x] = p.places.position[threadIdx.x];
     fixed().positions.first_page[threadIdx.x] = p.places.first_page[threadIdx.x];

@@ -13,16 +13,27 @@ namespace tercet::cuda {
 
 constexpr int kHalfBytes = 64 * kHead * 2;  // of a block: its keys, or its values
 
+/// A span of a row and KV head.
+struct SpanItem {
+  int row, kv_head, span, position;
+  int first_page;  // of the row's sequence
+
+  __device__ int blocks() const { return min(kSpanBlocks, position / 64 + 1 - span * kSpanBlocks); }
+};
+
+/// What a block of threads has of an item. Each stage of its work is a function of its own that takes all
+/// from here: registers that a call puts aside come back from the second cache.
 struct AttentionScratch {
   float o[kSpanBlocks][kMaxSharing][kHead];
-  float weights[kSpanBlocks][kMaxSharing][kHead];  // of keys, and times 2^E of the values
-  float tops[kSpanBlocks][4][kMaxSharing];         // the largest score of a warp's keys
-  float2 of[kSpanBlocks][kMaxSharing];             // m, l
-  uint16_t queries[kMaxSharing][kHead];            // as Queries has them
-  int8_t exponents[kSpanBlocks][2][64];            // of keys, of values
-  float norms[2][kHead];                           // weights, of queries and keys
-  Angle angles[kHead / 2];                         // of the item's row
+  float weights[kSpanBlocks][kMaxSharing][kHead];    // of keys, and times 2^E of the values
+  float tops[kSpanBlocks][4][kMaxSharing];           // the largest score of a warp's keys
+  float2 of[kSpanBlocks][kMaxSharing];               // m, l
+  alignas(16) uint16_t queries[kMaxSharing][kHead];  // as Queries has them
+  alignas(16) int8_t exponents[kSpanBlocks][2][64];  // of keys, of values
+  alignas(16) float norms[2][kHead];                 // weights, of queries and keys
+  alignas(16) Angle angles[kHead / 2];               // of the item's row
   float powers[kMaxSharing];
+  SpanItem at;
   int last;
 };
 
@@ -52,18 +63,12 @@ __device__ inline void quarter_sync() {
   asm volatile("bar.sync %0, 128;" ::"r"(1 + static_cast<int>(threadIdx.x) / 128) : "memory");
 }
 
-/// A span of a row and KV head.
-struct SpanItem {
-  int row, kv_head, span, position;
-
-  __device__ int blocks() const { return min(kSpanBlocks, position / 64 + 1 - span * kSpanBlocks); }
-};
 __device__ inline SpanItem span_item(const AttentionWork& w, const RowPositions& positions, int index) {
   const int heads = w.rows.rows * w.rows.cache.heads;
   const int span = index / heads;
   const int pair = index - span * heads;
   const int row = pair / w.rows.cache.heads;
-  return {row, pair - row * w.rows.cache.heads, span, positions.at[row]};
+  return {row, pair - row * w.rows.cache.heads, span, positions.at[row], positions.first_page[row]};
 }
 
 /// Which of a span's blocks of keys a thread's four warps have.
@@ -71,15 +76,19 @@ __device__ inline int quarter() { return static_cast<int>(threadIdx.x) / 128; }
 /// Where its keys lie, then its values.
 __device__ inline uint8_t* block_at(uint8_t* halves, int block) { return halves + block * 2 * kHalfBytes; }
 
-/// Asks for an item's keys and values, and for what its heads need where they are written. What the phase
-/// writes itself comes as it was before.
-static __device__ __noinline__ void ask_for_span(const AttentionWork& w, const SpanItem at, int first_page,
-                                                 AttentionScratch& s, uint8_t* halves) {
+/// Makes an item the one at hand and asks for its keys and values, and for what its heads need where they are
+/// written. What the phase writes itself comes as it was before.
+static __device__ __noinline__ void ask_for_span(const AttentionWork& w, int index,
+                                                 const RowPositions& positions, AttentionScratch& s,
+                                                 uint8_t* halves) {
   const auto me = static_cast<int>(threadIdx.x);
   const int own = quarter();
+  const SpanItem at = span_item(w, positions, index);
+  if (me == 0) s.at = at;
+  if (at.blocks() <= 0) return;
   if (own < at.blocks()) {
     const CacheView& cache = w.rows.cache;
-    const int page = w.rows.places.pages[first_page + at.span * kSpanBlocks + own];
+    const int page = w.rows.places.pages[at.first_page + at.span * kSpanBlocks + own];
     const int64_t slot = cache.slot(w.rows.layer, page, at.kv_head);
     const uint32_t shared = shared_address(block_at(halves, own));
     ask_for_half(shared, cache, slot, false);
@@ -272,8 +281,9 @@ static __device__ __noinline__ void fold_spans(const AttentionWork& w, int row, 
   *reinterpret_cast<float2*>(w.rows.out + row * w.rows.ld_out + (first + h) * kHead + d) = {o.x / l, o.y / l};
 }
 
-/// Folds the blocks of a span, in order, and the spans where this was the row's last one.
-__device__ inline void finish_span(const AttentionWork& w, const SpanItem& at, AttentionScratch& s) {
+/// Folds the blocks of a span, in order; s.last: the row's spans are left to this block of threads.
+static __device__ __noinline__ void finish_span(const AttentionWork& w, AttentionScratch& s) {
+  const SpanItem& at = s.at;
   const int sharing = w.rows.heads / w.rows.cache.heads;
   const int d = static_cast<int>(threadIdx.x) % (kHead / 2) * 2;
   const int h = static_cast<int>(threadIdx.x) / (kHead / 2);
@@ -300,17 +310,16 @@ __device__ inline void finish_span(const AttentionWork& w, const SpanItem& at, A
       if (d == 0) *reinterpret_cast<float2*>(partial + kHead) = {m, l};
     }
   }
-  if (w.tickets == nullptr || alone) return;
   __syncthreads();
   if (threadIdx.x == 0) {
+    s.last = 0;
+    if (w.tickets == nullptr || alone) return;
     uint32_t* const ticket = w.tickets + at.row * w.rows.cache.heads + at.kv_head;
     uint32_t before = 0;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(ticket) : "memory");
     s.last = before == static_cast<uint32_t>(spans - 1) ? 1 : 0;
     if (s.last != 0) *ticket = 0;
   }
-  __syncthreads();
-  if (s.last != 0) fold_spans(w, at.row, at.kv_head * sharing, sharing, at.position);
 }
 
 /// A row's new key or value to its block in shared memory.
@@ -329,23 +338,6 @@ __device__ inline void put_in_block(const HeadRole& role, int position, const Ro
     *reinterpret_cast<uint16_t*>(to + at) = head.halves[i];
   }
   if (lane == 0) s.exponents[block][role.value ? 1 : 0][key] = static_cast<int8_t>(head.exponent);
-}
-
-/// An item's queries into shared memory, and its row's key and value into the cache and its block if they
-/// belong to this span: a warp a head, of whose numbers a lane has x. The item's block has been asked for and
-/// is there.
-__device__ inline void write_heads(const AttentionWork& w, const SpanItem& at, int head, float (&x)[4],
-                                   int first_page, AttentionScratch& s, uint8_t* halves) {
-  const WriteKvParams& p = w.write.write;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const HeadRole role = head_role(p, head);
-  const RoundedHead rounded = round_whole_head(x, role, s.norms[role.query ? 0 : 1], s.angles, p.eps);
-  if (role.query) {
-    put_query(s.queries[warp], s.powers + warp, rounded);
-  } else {
-    put_in_block(role, at.position, rounded, s, halves);
-    put_in_cache(p, at.row, role, at.position, first_page, rounded);
-  }
 }
 
 /// The head that a warp writes of an item, or −1.
@@ -368,6 +360,54 @@ __device__ inline void load_queries(const AttentionWork& w, const SpanItem& at, 
   if (static_cast<int>(threadIdx.x) < sharing) s.powers[threadIdx.x] = w.queries.powers[head + threadIdx.x];
 }
 
+/// An item's queries into shared memory, and its row's key and value into the cache and their block where
+/// they belong to this span: a warp a head. Waits for what was asked for.
+static __device__ __noinline__ void take_heads(const AttentionWork& w, AttentionScratch& s, uint8_t* halves) {
+  const WriteKvParams& p = w.write.write;
+  const SpanItem& at = s.at;
+  const int head = w.writes != 0 ? own_head(w, at) : -1;
+  float x[4] = {};
+  if (head >= 0) {
+    const float* const from = p.qkv + at.row * p.ld + head * kHead + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = from[32 * i];
+  }
+  wait_for_copies<1>();  // behind them came what the next phase is
+  __syncthreads();
+  if (w.writes == 0) {
+    load_queries(w, at, s);
+  } else if (head >= 0) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const HeadRole role = head_role(p, head);
+    const RoundedHead rounded = round_whole_head(x, role, s.norms[role.query ? 0 : 1], s.angles, p.eps);
+    if (role.query) {
+      put_query(s.queries[warp], s.powers + warp, rounded);
+    } else {
+      put_in_block(role, at.position, rounded, s, halves);
+      put_in_cache(p, at.row, role, at.position, at.first_page, rounded);
+    }
+  }
+}
+
+/// A quarter's block of keys: weights and values.
+static __device__ __noinline__ void take_keys(const AttentionWork& w, AttentionScratch& s, uint8_t* halves) {
+  const SpanItem& at = s.at;
+  const int own = quarter();
+  if (own >= at.blocks()) return;
+  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
+  const int head = min(g, w.rows.heads / w.rows.cache.heads - 1);
+  LaneQueries q;
+  q.load(s.queries[head], s.powers[head]);
+  if (q.power < 0.0F) {
+    q.power = 1.0F;
+    w.rows.failed[at.row] = 1;
+  }
+  const auto shared = shared_address(block_at(halves, own));
+  const int visible = at.position + 1 - (at.span * kSpanBlocks + own) * 64;
+  const Weighed weighed = weigh_keys(shared, q, visible, s);
+  add_values(shared + kHalfBytes, weighed, s.o[own][g], &s.of[own][g]);
+}
+
 /// The item whose keys and values may be asked for before the phase begins: it writes what is new in them.
 __device__ inline bool asked_before(const AttentionWork& w, int index) {
   return w.writes != 0 && index == static_cast<int>(blockIdx.x);
@@ -375,46 +415,23 @@ __device__ inline bool asked_before(const AttentionWork& w, int index) {
 
 static __device__ __noinline__ void attend(const AttentionWork& w, int items, const RowPositions& positions,
                                            AttentionScratch& s, uint8_t* halves) {
-  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int own = quarter();
-  const int sharing = w.rows.heads / w.rows.cache.heads;
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < items; index += static_cast<int>(gridDim.x)) {
-    const SpanItem at = span_item(w, positions, index);
-    const int blocks = at.blocks();
-    if (blocks <= 0) continue;
-    const int first_page = positions.first_page[at.row];
-    if (!asked_before(w, index)) ask_for_span(w, at, first_page, s, halves);
-    const int head = w.writes != 0 ? own_head(w, at) : -1;
-    float x[4] = {};
-    if (head >= 0) {
-      const float* const from = w.write.write.qkv + at.row * w.write.write.ld + head * kHead;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = from[threadIdx.x % 32 + 32 * i];
+    if (!asked_before(w, index)) {
+      ask_for_span(w, index, positions, s, halves);
+      commit_copies();
+      __syncthreads();
     }
-    wait_for_copies<0>();
-    __syncthreads();
-    if (w.writes == 0) {
-      load_queries(w, at, s);
-    } else if (head >= 0) {
-      write_heads(w, at, head, x, first_page, s, halves);
+    if (s.at.blocks() > 0) {
+      take_heads(w, s, halves);
+      __syncthreads();
+      take_keys(w, s, halves);
+      __syncthreads();
+      finish_span(w, s);
+      __syncthreads();
+      const int sharing = w.rows.heads / w.rows.cache.heads;
+      if (s.last != 0) fold_spans(w, s.at.row, s.at.kv_head * sharing, sharing, s.at.position);
     }
-    __syncthreads();
-    if (own < blocks) {
-      LaneQueries q;
-      const int its_head = min(g, sharing - 1);
-      q.load(s.queries[its_head], s.powers[its_head]);
-      if (q.power < 0.0F) {
-        q.power = 1.0F;
-        w.rows.failed[at.row] = 1;
-      }
-      const auto shared = shared_address(block_at(halves, own));
-      const int visible = at.position + 1 - (at.span * kSpanBlocks + own) * 64;
-      const Weighed weighed = weigh_keys(shared, q, visible, s);
-      add_values(shared + kHalfBytes, weighed, s.o[own][g], &s.of[own][g]);
-    }
-    __syncthreads();
-    finish_span(w, at, s);
     __syncthreads();
   }
 }
