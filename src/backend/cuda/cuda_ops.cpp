@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda_step.h"
 #include "backend/cuda/evaluation.h"
+#include "backend/cuda/kernels/attention_mma.h"
 #include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/write_kv.h"
 #include "backend/cuda/packing.h"
@@ -36,7 +37,7 @@ class CudaOps final : public Ops {
  public:
   CudaOps(const CudaOptions& options, const CudaDevice& device)
       : options_(options),
-        device_(traits_of(device, options.plain)),
+        device_(traits_of(device, options.plain, options.common)),
         launcher_(stream_.get(), !options.plain, device_.overlaps()),
         input_(held_),
         packer_(held_, options.threads, device_.overlaps()),
@@ -362,7 +363,8 @@ class CudaOps final : public Ops {
     CudaStep::Attention& a = step.attention;
     const int32_t sharing = p.heads / p.cache.heads;
     if (a.sharing != sharing) a = plan_attention(step, sharing, p.cache.heads);
-    if (a.tile_count > 0) attention_tiles(launcher_, {p, a.tiles, a.tile_count, 0});
+    const TileParams tiles{p, a.tiles, a.tile_count, 0};
+    if (a.tile_count > 0) a.mma ? attention_mma(launcher_, tiles) : attention_tiles(launcher_, tiles);
     AttentionParams alone = p;
     alone.rows = a.alone_count;
     return alone.rows > 0 && attend_by_blocks(step, alone, a.alone);
@@ -375,15 +377,17 @@ class CudaOps final : public Ops {
     std::vector<int32_t> last;  // position of each tile
     std::vector<int32_t> alone;
     for (const SequenceRows& sequence : step.batch.sequences) {
-      const bool tiled = choose_attention(device_, sharing * kv_heads, kv_heads, sequence.rows).kernel ==
-                         AttentionKernel::tiles;
-      for (int32_t i = 0; i < sequence.rows; i += tiled ? tile_rows(sharing) : 1) {
-        if (tiled) {
-          tiles.push_back({sequence.first_row + i, std::min(tile_rows(sharing), sequence.rows - i)});
-          last.push_back(sequence.position + i);
-        } else {
-          alone.push_back(sequence.first_row + i);
-        }
+      const AttentionKernel kernel =
+          choose_attention(device_, sharing * kv_heads, kv_heads, sequence.rows).kernel;
+      if (kernel == AttentionKernel::alone) {
+        for (int32_t i = 0; i < sequence.rows; ++i) alone.push_back(sequence.first_row + i);
+        continue;
+      }
+      out.mma = kernel == AttentionKernel::mma;  // of all tiles of a device
+      const int32_t most = out.mma ? mma_tile_rows(sharing) : tile_rows(sharing);
+      for (int32_t i = 0; i < sequence.rows; i += most) {
+        tiles.push_back({sequence.first_row + i, std::min(most, sequence.rows - i)});
+        last.push_back(sequence.position + i);
       }
     }
     out.alone_count = static_cast<int32_t>(alone.size());

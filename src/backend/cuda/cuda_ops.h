@@ -1,6 +1,7 @@
 // The reference's bits on an NVIDIA GPU.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,6 +19,8 @@ struct CudaOptions {
   int threads = 1;       // of the host, which bring weights on their way
   bool plain = false;    // the plain kernels only: slow, and obviously right
   bool untried = false;  // the fast kernels, without the trials that make_cuda_ops() asks of them
+  bool common =
+      false;  // of the fast kernels those of all generations, and no more shared memory than these have
   std::optional<bool> verified = {};  // what `tercet verify device` found on such a device, if it ran
 };
 
@@ -31,8 +34,13 @@ struct CudaDevice {
   int64_t block_shared = 0;  // bytes of shared memory that a block may have
 };
 
-inline cuda::DeviceTraits traits_of(const CudaDevice& device, bool plain = false) {
-  return {device.major, device.minor, device.processors, device.block_shared, plain};
+inline cuda::DeviceTraits traits_of(const CudaDevice& device, bool plain = false, bool common = false) {
+  return {device.major,
+          device.minor,
+          device.processors,
+          common ? std::min(device.block_shared, cuda::kCommonShared) : device.block_shared,
+          plain,
+          common};
 }
 
 /// Errors: this program was built without CUDA; no driver, or one too old; no such device; a device for which

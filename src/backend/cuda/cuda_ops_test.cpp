@@ -13,13 +13,13 @@
 namespace tercet::backend_test {
 
 std::vector<Backend> backends_under_test() {
-  const auto make = [](bool plain) {
-    return [plain](int) -> Result<std::unique_ptr<Ops>> {
-      TERCET_TRY(auto ops, make_cuda_ops({.plain = plain, .untried = true}));
+  const auto make = [](bool plain, bool common) {
+    return [plain, common](int) -> Result<std::unique_ptr<Ops>> {
+      TERCET_TRY(auto ops, make_cuda_ops({.plain = plain, .untried = true, .common = common}));
       return std::make_unique<cuda::HostOps>(std::move(ops));
     };
   };
-  return {{"plain", make(true)}, {"fast", make(false)}};
+  return {{"plain", make(true, false)}, {"fast", make(false, false)}, {"common", make(false, true)}};
 }
 
 }  // namespace tercet::backend_test

@@ -22,6 +22,7 @@ struct CudaStep final : Step {
     int32_t sharing = 0;  // query heads a KV head; 0: not made yet
     const AttentionTile* tiles = nullptr;
     int32_t tile_count = 0;
+    bool mma = false;                // whether by attention_mma()
     const int32_t* alone = nullptr;  // null: the first of all rows
     int32_t alone_count = 0;
   } attention;

@@ -103,15 +103,21 @@ class Input {
   const Rows rows_;
 };
 
-class EverySize : public testing::TestWithParam<bool> {
+enum class Kind {
+  fixed,   // inputs
+  fresh,   // in each run
+  common,  // fixed inputs, by the kernels that all generations have
+};
+
+class EverySize : public testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
-    auto ops = make_cuda_ops({.untried = true});
+    auto ops = make_cuda_ops({.untried = true, .common = GetParam() == Kind::common});
     if (!ops) GTEST_SKIP() << ops.error().message;
     ops_ = std::move(*ops);
     reference_ =
         make_reference_ops(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U)));
-    if (!GetParam()) return;
+    if (GetParam() != Kind::fresh) return;
     key_ = fresh_seed();
     fmt::print("TERCET_SEED={}\n", key_);
   }
@@ -154,8 +160,11 @@ class EverySize : public testing::TestWithParam<bool> {
   uint64_t key_ = 1;
 };
 
-INSTANTIATE_TEST_SUITE_P(Inputs, EverySize, testing::Bool(),
-                         [](const auto& fresh) { return fresh.param ? "fresh" : "fixed"; });
+std::string name_of(const testing::TestParamInfo<Kind>& kind) {
+  constexpr const char* kNames[] = {"fixed", "fresh", "common"};
+  return kNames[static_cast<int>(kind.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Inputs, EverySize, testing::Values(Kind::fixed, Kind::fresh, Kind::common), name_of);
 
 TEST_P(EverySize, Products) {
   const struct {

@@ -10,8 +10,9 @@ struct GateShape {
   int64_t rows, outputs;
 };
 
-/// For which product_many() takes 16, 32, 64 and 128 rows at a time on 132 multiprocessors.
-constexpr GateShape kGateShapes[] = {{70, 192}, {520, 11520}, {64, 19200}, {1500, 11520}};
+/// For which product_many() takes 16, 32, 64, 128 and 16 rows at a time on 132 multiprocessors, and
+/// product_mma() 64, but of the last 32.
+constexpr GateShape kGateShapes[] = {{70, 192}, {520, 11520}, {64, 19200}, {1500, 11520}, {20, 192}};
 
 /// Rows that choose two of kGateExperts experts each, and the experts' intermediate numbers. The first have a
 /// few pairs each, which product_batch() is for; of the second product_many() takes 128, some experts having

@@ -12,13 +12,14 @@ namespace {
 
 using namespace backend_test;  // NOLINT: its rows and matrices
 
-class ManyRows : public testing::Test {
+/// By the device's own kernels, or by those that all generations have.
+class ManyRows : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     auto plain = make_cuda_ops({.plain = true});
     if (!plain) GTEST_SKIP() << plain.error().message;
     plain_ = std::make_unique<HostOps>(std::move(*plain));
-    fast_ = std::make_unique<HostOps>(std::move(*make_cuda_ops({.untried = true})));
+    fast_ = std::make_unique<HostOps>(std::move(*make_cuda_ops({.untried = true, .common = GetParam()})));
   }
 
   /// Both backends' rows of `call`, which must be equal, and as many failed flags.
@@ -36,10 +37,13 @@ class ManyRows : public testing::Test {
   std::unique_ptr<Ops> plain_, fast_;
 };
 
+INSTANTIATE_TEST_SUITE_P(Kernels, ManyRows, testing::Bool(),
+                         [](const auto& common) { return common.param ? "common" : "own"; });
+
 constexpr int64_t kRowCounts[] = {8,  9,  15, 16, 17, 31,  32,  33,  47,  48,
                                   49, 63, 64, 65, 96, 127, 128, 129, 320, 513};
 
-TEST_F(ManyRows, ProductsOfEveryNumberOfLeaves) {
+TEST_P(ManyRows, ProductsOfEveryNumberOfLeaves) {
   for (const int bits : {4, 8, 6}) {
     for (const int64_t k : {64, 768, 1536, 2048, 4096}) {
       for (const int64_t n : {1, 250, 272, 530}) {
@@ -60,14 +64,32 @@ TEST_F(ManyRows, ProductsOfEveryNumberOfLeaves) {
   }
 }
 
-TEST_F(ManyRows, GateAndUp) {
+/// Work enough that a block has all leaves of its outputs.
+TEST_P(ManyRows, LeavesOneAfterAnother) {
+  constexpr int64_t kN = 2500;
+  for (const int64_t k : {1024, 4096}) {
+    const TestMatrix w(kN, k, 4, 64, 88);
+    const auto on_plain = plain_->pack_linear({&w.data, 1});
+    const auto on_fast = fast_->pack_linear({&w.data, 1});
+    TestRows h = hard_rows(1025, k, 89);
+    for (const int64_t rows : {449, 1025}) {
+      if (brief() && rows > 449) continue;
+      const auto call = [&](Ops& ops, Step& step, Rows y) {
+        ops.linear(step, h.first(rows), &ops == plain_.get() ? *on_plain : *on_fast, y);
+      };
+      expect_same(rows, rows, kN, call, fmt::format("{} numbers, {} rows", k, rows));
+    }
+  }
+}
+
+TEST_P(ManyRows, GateAndUp) {
   for (const int64_t inter : {16, 64, 144, 400}) {
     for (const int64_t k : {768, 2048}) {
       const TestMatrix gate(inter, k, 4, 64, 92), up(inter, k, 4, 64, 93);
       const MatrixData parts[] = {gate.data, up.data};
       const auto on_plain = plain_->pack_linear(parts);
       const auto on_fast = fast_->pack_linear(parts);
-      for (const int64_t rows : {4, 5, 9, 17, 48, 64, 65, 128, 129, 200}) {
+      for (const int64_t rows : {4, 5, 8, 9, 17, 32, 33, 48, 64, 65, 128, 129, 200}) {
         if (brief() && (inter != 144 || rows % 8 != 1)) continue;
         TestRows h = hard_rows(rows, k, 94);
         h.values[static_cast<size_t>(rows / 2 * k + 3)] = std::numeric_limits<float>::infinity();
@@ -81,7 +103,7 @@ TEST_F(ManyRows, GateAndUp) {
 }
 
 /// After a norm, which leaves rounded rows behind, and for some of its rows.
-TEST_F(ManyRows, RowsThatANormRounded) {
+TEST_P(ManyRows, RowsThatANormRounded) {
   constexpr int64_t kK = 512, kN = 300;
   const TestMatrix w(kN, kK, 4, 64, 95);
   const auto on_plain = plain_->pack_linear({&w.data, 1});
@@ -115,7 +137,7 @@ TEST_F(ManyRows, RowsThatANormRounded) {
 }
 
 /// Scales of a size at which scaled sums could leave float32's range.
-TEST_F(ManyRows, WeightsOfWildSizes) {
+TEST_P(ManyRows, WeightsOfWildSizes) {
   for (const float size : {0x1p-100F, 0x1p-65F, 0x1p33F, 0x1p60F}) {
     TestMatrix w(64, 1024, 4, 64, 98);
     const uint16_t bits = float_to_bf16(size);
@@ -130,8 +152,8 @@ TEST_F(ManyRows, WeightsOfWildSizes) {
   }
 }
 
-TEST_F(ManyRows, ExpertsOfUnlikeLoads) {
-  constexpr int64_t kHidden = 768, kInter = 192, kCount = 24, kChosen = 4;
+TEST_P(ManyRows, ExpertsOfUnlikeLoads) {
+  constexpr int64_t kHidden = 1024, kInter = 192, kCount = 24, kChosen = 4;
   std::vector<std::unique_ptr<TestMatrix>> memory;
   std::vector<MatrixData> gate, up, down;
   const auto add = [&](std::vector<MatrixData>& to, int64_t n, int64_t k) {
@@ -172,7 +194,7 @@ TEST_F(ManyRows, ExpertsOfUnlikeLoads) {
   }
 }
 
-TEST_F(ManyRows, TheRouter) {
+TEST_P(ManyRows, TheRouter) {
   for (const int64_t count : {128, 192}) {
     const TestMatrix w(count, 2048, 8, 64, 104);
     const auto on_plain = plain_->pack_linear({&w.data, 1});
@@ -197,7 +219,7 @@ TEST_F(ManyRows, TheRouter) {
 }
 
 /// Whose rows the norm has rounded for it, one of which fails.
-TEST_F(ManyRows, TheRouterAfterANorm) {
+TEST_P(ManyRows, TheRouterAfterANorm) {
   constexpr int64_t kK = 2048, kCount = 192, kChosen = 8;
   const TestMatrix w(kCount, kK, 8, 64, 107);
   const auto on_plain = plain_->pack_linear({&w.data, 1});
@@ -230,7 +252,7 @@ TEST_F(ManyRows, TheRouterAfterANorm) {
 
 /// A layer in the device's own memory, where operations leave rounded rows and sums to those that follow; the
 /// second time as a graph.
-TEST_F(ManyRows, OperationsOfALayerInTurn) {
+TEST_P(ManyRows, OperationsOfALayerInTurn) {
   constexpr int64_t kHidden = 512, kInter = 128, kCount = 16, kChosen = 4, kHeads = 8, kKvHeads = 2;
   constexpr int32_t kPages = 11;
   const TestMatrix qkv((kHeads + 2 * kKvHeads) * kHeadSize, kHidden, 4, 64, 300);
@@ -321,7 +343,7 @@ TEST_F(ManyRows, OperationsOfALayerInTurn) {
 }
 
 /// Sequences of many rows and of few in one step, from an empty cache and after others.
-TEST_F(ManyRows, Attention) {
+TEST_P(ManyRows, Attention) {
   struct Case {
     int32_t heads, kv_heads;
     std::vector<std::pair<int32_t, int32_t>> sequences;  // position, rows

@@ -3,10 +3,12 @@
 #include <optional>
 #include <utility>
 
+#include "backend/cuda/kernels/leaf_sums.h"
 #include "backend/cuda/kernels/pairs.h"
 #include "backend/cuda/kernels/product_batch.h"
 #include "backend/cuda/kernels/product_few.h"
 #include "backend/cuda/kernels/product_many.h"
+#include "backend/cuda/kernels/product_mma.h"
 #include "backend/cuda/kernels/product_row.h"
 #include "backend/cuda/kernels/product_warps.h"
 #include "backend/cuda/kernels/round_many.h"
@@ -226,7 +228,8 @@ void Products::run(const FewProductParams& p, ProductKernel kernel) {
     case ProductKernel::few:
       return product_few(launcher_, p);
     case ProductKernel::many:
-      return run_many(p);
+    case ProductKernel::mma:
+      return run_many(p, kernel);
     case ProductKernel::plain:
     case ProductKernel::warps:
       TERCET_CHECK(!any_form(kernel));  // they have parameters of their own
@@ -238,22 +241,26 @@ void Products::run_any_form(const ProductParams& p) {
   product(launcher_, p);
 }
 
-void Products::run_many(FewProductParams p) {
-  const bool swiglu = p.swiglu != 0;
-  const int together = rows_together(p.weights, swiglu, p.rows, 1, device_.processors);
-  p.leaf_stride = leaf_floats(p.weights, p.rows, together, swiglu, device_.processors);
-  if (p.leaf_stride == 0) return product_many(launcher_, p, together, device_.processors);
+void Products::run_many(FewProductParams p, ProductKernel kernel) {
+  const bool swiglu = p.swiglu != 0, mma = kernel == ProductKernel::mma;
+  const int together = mma ? mma_rows_together(p.weights, p.rows)
+                           : rows_together(p.weights, swiglu, p.rows, 1, device_.processors);
+  const int parts = mma ? mma_parts(p.weights, p.swiglu) : many_parts(p.weights, p.swiglu);
+  p.leaf_stride = leaf_floats(p.weights, p.rows, together, parts, device_.processors);
   LeafSumParams sum{};
-  sum.parts = leaves_.get<float>(p.leaf_stride * p.weights.leaves);
-  sum.y = std::exchange(p.y, leaves_.get<float>(0));
-  sum.ldy = std::exchange(p.ldy, p.weights.n);
-  sum.leaf_stride = p.leaf_stride;
-  sum.rows = p.rows;
-  sum.n = p.weights.n;
-  sum.leaves = p.weights.leaves;
-  sum.swiglu = std::exchange(p.swiglu, 0);
-  product_many(launcher_, p, together, device_.processors);
-  add_leaves(launcher_, sum);
+  if (p.leaf_stride != 0) {
+    sum.parts = leaves_.get<float>(p.leaf_stride * p.weights.leaves);
+    sum.y = std::exchange(p.y, leaves_.get<float>(0));
+    sum.ldy = std::exchange(p.ldy, p.weights.n);
+    sum.leaf_stride = p.leaf_stride;
+    sum.rows = p.rows;
+    sum.n = p.weights.n;
+    sum.leaves = p.weights.leaves;
+    sum.swiglu = std::exchange(p.swiglu, 0);
+  }
+  mma ? product_mma(launcher_, p, together, device_.processors)
+      : product_many(launcher_, p, together, device_.processors);
+  if (p.leaf_stride != 0) add_leaves(launcher_, sum);
 }
 
 void Products::any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
@@ -414,8 +421,10 @@ void Products::run_items(FewProductParams p, const Routes& routes, const PackedE
   const int64_t used = std::min(count, pairs);
   int32_t here = kFewRows;
   if (kernel == ExpertsKernel::sorted_batch) here = batch_pairs(device_, form_of(experts));
+  const int64_t average = (pairs + used - 1) / used;
+  if (kernel == ExpertsKernel::sorted_mma) here = mma_rows_together(p.weights, average);
   if (kernel == ExpertsKernel::sorted_many) {
-    here = rows_together(p.weights, p.swiglu != 0, (pairs + used - 1) / used, used, device_.processors);
+    here = rows_together(p.weights, p.swiglu != 0, average, used, device_.processors);
   }
   const int64_t most = pairs / here + used;
   if (sort_of_.experts != routes.experts || sort_of_.pairs != pairs || sort_of_.together != here) {
@@ -439,6 +448,8 @@ void Products::run_items(FewProductParams p, const Routes& routes, const PackedE
     product_few(launcher_, p);
   } else if (kernel == ExpertsKernel::sorted_batch) {
     product_batch(launcher_, p, here);
+  } else if (kernel == ExpertsKernel::sorted_mma) {
+    product_mma(launcher_, p, here, device_.processors);
   } else {
     product_many(launcher_, p, here, device_.processors);
   }

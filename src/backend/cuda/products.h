@@ -75,10 +75,12 @@ class Products {
   };
 
   static Form form_for(ProductKernel kernel) {
-    return kernel == ProductKernel::many ? Form::halves : Form::planes;
+    const bool halves = kernel == ProductKernel::many || kernel == ProductKernel::mma;
+    return halves ? Form::halves : Form::planes;
   }
   static Form form_for(ExpertsKernel kernel) {
-    const bool halves = kernel == ExpertsKernel::sorted_batch || kernel == ExpertsKernel::sorted_many;
+    const bool halves = kernel == ExpertsKernel::sorted_batch || kernel == ExpertsKernel::sorted_many ||
+                        kernel == ExpertsKernel::sorted_mma;
     return halves ? Form::halves : Form::planes;
   }
   static bool any_form(ProductKernel kernel) {
@@ -92,7 +94,7 @@ class Products {
   bool collected(bool taken);
   void run_norm(Rows x, Rows z, Vector weight, float eps, Rows h);
   void run(const FewProductParams& p, ProductKernel kernel);
-  void run_many(FewProductParams p);
+  void run_many(FewProductParams p, ProductKernel kernel);
   void run_any_form(const ProductParams& p);
   void any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before, Rows y);
   void any_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,

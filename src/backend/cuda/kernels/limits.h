@@ -8,6 +8,9 @@
 
 namespace tercet::cuda {
 
+// Shared memory that a block may have on every generation from compute capability 8.0 on.
+constexpr int64_t kCommonShared = 99 << 10;
+
 // product_few.h: rows that one pass over the weights can serve.
 constexpr int kFewRows = 16;
 
@@ -24,11 +27,22 @@ constexpr int kWidths = 4;
 
 // Tiles of a block, and blocks side by side that a product's outputs take.
 constexpr int kManyBlockTiles = 12;
-TERCET_DEVICE_HOST inline int many_parts(const Weights& w, int swiglu) {
+constexpr int kMmaBlockTiles = 16;
+TERCET_DEVICE_HOST inline int block_parts(const Weights& w, int swiglu, int block_tiles) {
   const int tiles = (w.n + kTile - 1) / kTile;
-  return swiglu != 0 ? (tiles / 2 + kManyBlockTiles / 2 - 1) / (kManyBlockTiles / 2)
-                     : (tiles + kManyBlockTiles - 1) / kManyBlockTiles;
+  return swiglu != 0 ? (tiles / 2 + block_tiles / 2 - 1) / (block_tiles / 2)
+                     : (tiles + block_tiles - 1) / block_tiles;
 }
+TERCET_DEVICE_HOST inline int many_parts(const Weights& w, int swiglu) {
+  return block_parts(w, swiglu, kManyBlockTiles);
+}
+TERCET_DEVICE_HOST inline int mma_parts(const Weights& w, int swiglu) {
+  return block_parts(w, swiglu, kMmaBlockTiles);
+}
+
+// product_mma.h: rows or pairs that a block takes, of which two planes leave room for the fewer alone.
+constexpr int kMmaRows = 64;
+constexpr int kMmaFewRows = 32;
 
 // product_batch.h: pairs of an item at most, and what each has of shared memory besides its rows.
 constexpr int kBatchPairs = 16;

@@ -2,7 +2,7 @@
 #include "backend/cuda/kernels/copies.cuh"
 #include "backend/cuda/kernels/fragments.cuh"
 #include "backend/cuda/kernels/product_batch.h"
-#include "backend/cuda/kernels/wgmma.cuh"
+#include "backend/cuda/kernels/shared.cuh"
 
 namespace tercet::cuda {
 namespace {

@@ -1,6 +1,7 @@
 #include "backend/cuda/kernels/block.cuh"
 #include "backend/cuda/kernels/copies.cuh"
 #include "backend/cuda/kernels/fragments.cuh"
+#include "backend/cuda/kernels/pieces.cuh"
 #include "backend/cuda/kernels/product_many.h"
 #include "backend/cuda/kernels/wgmma.cuh"
 
@@ -60,59 +61,6 @@ struct Turn {
   }
 };
 
-/// What a block works at: rows or pairs first … first + count, outputs of `part`, leaves leaf … leaf +
-/// leaves.
-struct Work {
-  int first, count, part;
-  int leaf, leaves;
-  int64_t expert;
-};
-
-/// Pieces of work along the rows.
-__device__ inline int slots_of(const FewProductParams& p) {
-  if (p.items == nullptr) return p.slots * (p.leaf_stride != 0 ? p.weights.leaves : 1);
-  return p.narrower > 0 ? p.ends[p.narrower] - p.ends[p.narrower - 1] : p.ends[0];
-}
-
-template <int kTokens>
-__device__ inline Work work_at(const FewProductParams& p, int index, int parts) {
-  Work out{0, 0, index % parts, 0, p.weights.leaves, 0};
-  int slot = index / parts;
-  if (p.narrower > 0) slot += p.ends[p.narrower - 1];
-  if (p.leaf_stride != 0) {
-    out.leaf = slot % p.weights.leaves;
-    out.leaves = 1;
-    slot /= p.weights.leaves;
-  }
-  out.first = slot * kTokens;
-  if (p.items != nullptr) {
-    const PairItem item = p.items[slot];
-    out.first = item.first;
-    out.count = item.count;
-    out.expert = item.expert;
-  } else {
-    out.count = min(kTokens, p.rows - out.first);
-  }
-  return out;
-}
-
-/// The tile of a slot; with SwiGLU slots are first of gate, then of up. −1: none.
-__device__ inline int tile_at(const FewProductParams& p, int part, int slot) {
-  const int tiles = (p.weights.n + kTile - 1) / kTile;
-  if (p.swiglu == 0) return part * kTilesHere + slot < tiles ? part * kTilesHere + slot : -1;
-  constexpr int kHalf = kTilesHere / 2;
-  const int of_half = part * kHalf + slot % kHalf;
-  return of_half < tiles / 2 ? of_half + slot / kHalf * (tiles / 2) : -1;
-}
-
-__device__ inline int64_t y_row(const FewProductParams& p, const Work& work, int i) {
-  return p.items != nullptr ? p.sorted[work.first + i] : work.first + i;
-}
-__device__ inline int64_t x_row(const FewProductParams& p, const Work& work, int i) {
-  if (p.items != nullptr) return y_row(p, work, i) / p.x_div;
-  return p.ids != nullptr ? p.ids[work.first + i] : work.first + i;
-}
-
 /// Where the sum of row i lies: a lane's of two columns of eight together.
 __device__ inline int sum_slot(int i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
 
@@ -138,11 +86,12 @@ __device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, i
     uint32_t weights[kTiles];  // bytes from `values` on
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      const int tile = max(tile_at(p, work.part, thread / 32 + 4 * i), 0);
+      const int tile = max(tile_at<kTilesHere>(p, work.part, thread / 32 + 4 * i), 0);
       weights[i] =
           static_cast<uint32_t>(tile * p.weights.blocks()) * (kPlanes * kBlockBytes) + thread % 32 * 16;
     }
-    scales += int64_t{max(tile_at(p, work.part, min(thread / 4, kTilesHere - 1)), 0)} * groups * (kTile * 4) +
+    scales += int64_t{max(tile_at<kTilesHere>(p, work.part, min(thread / 4, kTilesHere - 1)), 0)} * groups *
+                  (kTile * 4) +
               thread % 4 * 16;
     const auto* halves = reinterpret_cast<const uint8_t*>(p.x.halves) + first * (kBlock * 2);
     uint32_t rows[kRowPieces];  // bytes from `halves` on
@@ -358,7 +307,7 @@ __device__ void multiply_all(const FewProductParams& p, uint32_t begin, int coun
     named_barrier(1 + group, kGroup);
     const bool is_up = p.swiglu != 0 && slot >= kTilesHere / 2;
     if (p.swiglu != 0) meet(acc, totals, is_up);
-    const int tile = tile_at(p, work.part, slot);
+    const int tile = tile_at<kTilesHere>(p, work.part, slot);
     if (tile >= 0 && !is_up)
       write(p, p.y + work.leaf * p.leaf_stride, tile, acc, y_rows,
             p.swiglu != 0 ? p.weights.n / 2 : p.weights.n);
@@ -390,24 +339,6 @@ __global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
   }
 }
 
-/// y = the leaves' sums one after another, then SwiGLU where asked for.
-__global__ void add_leaves_kernel(LeafSumParams p) {
-  after_earlier_kernels();
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int columns = p.swiglu != 0 ? p.n / 2 : p.n;
-  if (i >= int64_t{p.rows} * columns) return;
-  const int64_t row = i / columns;
-  const auto total = [&](int64_t column) {
-    const float* from = p.parts + row * p.n + column;
-    float sum = from[0];
-#pragma unroll 4
-    for (int leaf = 1; leaf < p.leaves; ++leaf) sum = sum + from[leaf * p.leaf_stride];
-    return sum;
-  };
-  const float value = total(i % columns);
-  p.y[row * p.ldy + i % columns] = p.swiglu != 0 ? swiglu(value, total(i % columns + columns)) : value;
-}
-
 template <int kPlanes, int kTokens>
 void launch(Launcher& launcher, const FewProductParams& p, int processors) {
   using L = Layout<kPlanes, kTokens>;
@@ -419,11 +350,6 @@ void launch(Launcher& launcher, const FewProductParams& p, int processors) {
 }
 
 }  // namespace
-
-void add_leaves(Launcher& launcher, const LeafSumParams& params) {
-  const int64_t count = int64_t{params.rows} * (params.swiglu != 0 ? params.n / 2 : params.n);
-  launcher.add(add_leaves_kernel, dim3(static_cast<unsigned>((count + 127) / 128)), dim3(128), params);
-}
 
 void product_many(Launcher& launcher, const FewProductParams& params, int together, int processors) {
   FewProductParams p = params;

@@ -3,17 +3,11 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernels/copies.cuh"
+#include "backend/cuda/kernels/shared.cuh"
 
 namespace tercet::cuda {
 
-/// Where rows of 64 fp16 numbers lie in shared memory, as wgmma reads them with a swizzle of 128 bytes: rows
-/// of 128 bytes, of each eight rows (1,024 bytes, aligned likewise) piece c of 16 bytes at c ^ row.
-__device__ inline uint32_t swizzled(int row, int piece) {
-  return static_cast<uint32_t>(row * 128 + ((piece ^ row) & 7) * 16);
-}
-
-/// The descriptor of such rows from shared address `at` on; 16 numbers further: + 2.
+/// The descriptor of rows that lie as swizzled() says from shared address `at` on; 16 numbers further: + 2.
 __device__ inline uint64_t rows_descriptor(uint32_t at) {
   return (uint64_t{1} << 62) | (uint64_t{64} << 32) | (uint64_t{1} << 16) | ((at & 0x3ffffU) >> 4);
 }
@@ -133,60 +127,6 @@ __device__ inline void wgmma(float (&d)[32], uint64_t a, uint64_t b, int add) {
         "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
         "+f"(d[30]), "+f"(d[31])
       : "l"(a), "l"(b), "r"(add));
-}
-
-/// The address of a block's dynamic shared memory, a multiple of 1,024, as a number that the compiler does
-/// not work out anew wherever it is used.
-__device__ inline uint32_t shared_begin(const uint8_t* memory) {
-  uint32_t at = shared_address(memory);
-  asm volatile("mov.u32 %0, %0;" : "+r"(at));
-  if (at % 1024 != 0) __trap();
-  return at;
-}
-
-__device__ inline uint4 read_words(uint32_t at) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
-}
-__device__ inline uint2 read_pair(uint32_t at) {
-  uint2 x;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");
-  return x;
-}
-__device__ inline float4 read_floats(uint32_t at) {
-  float4 x;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
-}
-__device__ inline float2 read_two_floats(uint32_t at) {
-  float2 x;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
-  return x;
-}
-__device__ inline int read_int(uint32_t at) {
-  int x;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  return x;
-}
-__device__ inline void write_floats(uint32_t at, float4 x) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
-               : "memory");
-}
-__device__ inline void write_float(uint32_t at, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
-}
-__device__ inline void write_int(uint32_t at, int x) {
-  asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-__device__ inline void write_half(uint32_t at, uint16_t x) {
-  asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(x) : "memory");
 }
 
 /// What was written to shared memory is there for wgmma.

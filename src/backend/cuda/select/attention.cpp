@@ -19,9 +19,10 @@ Choice<AttentionKernel> choose_attention(const DeviceTraits& device, int64_t hea
   if (heads > kMaxSharing * kv_heads) {
     return {AttentionKernel::plain, "more query heads share a KV head than fast kernels take"};
   }
-  if (!device.wgmma()) return {AttentionKernel::alone, "this device has no wgmma"};
   if (rows * kv_heads < kTiledRowHeads)
     return {AttentionKernel::alone, "too few rows to fill the device with tiles"};
+  if (!device.wgmma())
+    return {AttentionKernel::mma, "rows enough to fill the device with tiles; it has no wgmma"};
   return {AttentionKernel::tiles, "rows enough to fill the device with tiles"};
 }
 
@@ -42,7 +43,7 @@ Choice<FoldKernel> choose_fold(const DeviceTraits& device, AloneShare share, boo
 }
 
 std::string_view name_of(AttentionKernel kernel) {
-  constexpr std::string_view kNames[] = {"attention", "attention_tiles", "attention_blocks"};
+  constexpr std::string_view kNames[] = {"attention", "attention_tiles", "attention_mma", "attention_blocks"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

@@ -9,6 +9,7 @@ namespace tercet::cuda {
 enum class AttentionKernel : uint8_t {
   plain,  // attention() of attention.h; then for every sequence of a step
   tiles,  // attention_tiles.h: many rows of a sequence at a time
+  mma,    // attention_mma.h: likewise
   alone,  // attention_blocks.h: row by row, those of several sequences together
 };
 

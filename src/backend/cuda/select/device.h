@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "backend/cuda/kernels/limits.h"
+
 namespace tercet::cuda {
 
 struct DeviceTraits {
@@ -11,9 +13,10 @@ struct DeviceTraits {
   int32_t processors = 0;           // multiprocessors
   int64_t shared_bytes = 48 << 10;  // of shared memory that a block may have
   bool plain = false;               // the plain kernels are to run, whatever the device could do
+  bool common = false;              // those of all generations are to run, though it has more of its own
 
   /// Whether the kernels with wgmma run there, which hold code for sm_90a alone.
-  bool wgmma() const { return !plain && major == 9 && minor == 0; }
+  bool wgmma() const { return !plain && !common && major == 9 && minor == 0; }
   /// Whether kernels may begin before earlier ones end.
   bool overlaps() const { return !plain && major >= 9; }
 };

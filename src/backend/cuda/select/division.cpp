@@ -11,8 +11,12 @@ constexpr int64_t kNarrowsFrom = 96;
 
 }  // namespace
 
-int64_t leaf_floats(const Weights& weights, int64_t rows, int together, bool swiglu, int processors) {
-  const int64_t pieces = (rows + together - 1) / together * many_parts(weights, swiglu ? 1 : 0);
+int mma_rows_together(const Weights& weights, int64_t rows) {
+  return weights.planes == 2 || rows <= kMmaFewRows ? kMmaFewRows : kMmaRows;
+}
+
+int64_t leaf_floats(const Weights& weights, int64_t rows, int together, int parts, int processors) {
+  const int64_t pieces = (rows + together - 1) / together * parts;
   return weights.leaves > 1 && 2 * pieces <= processors ? rows * weights.n : 0;
 }
 

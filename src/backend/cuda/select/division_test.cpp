@@ -22,12 +22,14 @@ Weights weights(int32_t n, int32_t k, int32_t planes) {
 }
 
 TEST(RowsTogether, TheGateMeetsEveryWidthForAllRows) {
-  std::vector<int> found;
+  std::vector<int> found, by_mma;
   for (const GateShape shape : kGateShapes) {
     const Weights w = weights(static_cast<int32_t>(shape.outputs), 128, 1);
     found.push_back(rows_together(w, false, shape.rows, 1, kProcessors));
+    by_mma.push_back(mma_rows_together(w, shape.rows));
   }
-  EXPECT_EQ(found, (std::vector<int>{16, 32, 64, 128}));
+  EXPECT_EQ(found, (std::vector<int>{16, 32, 64, 128, 16}));
+  EXPECT_EQ(by_mma, (std::vector<int>{64, 64, 64, 64, 32}));
 }
 
 TEST(RowsTogether, TheGateMeetsPiecesOfExpertsOfEveryWidth) {
@@ -44,15 +46,25 @@ TEST(RowsTogether, FewRowsOfManyExpertsTakeTheNarrowest) {
 
 TEST(RowsTogether, TwoPlanesLeaveRegistersForThirtyTwoRows) {
   EXPECT_LE(rows_together(weights(128, 2048, 2), false, 8192, 1, kProcessors), 32);
+  EXPECT_EQ(mma_rows_together(weights(128, 2048, 2), 8192), kMmaFewRows);
 }
 
 TEST(RowsTogether, LittleWorkIsDividedByLeaves) {
   Weights o = weights(2048, 4096, 1);
   o.leaves = 8;
-  EXPECT_EQ(leaf_floats(o, 64, 16, false, kProcessors), 64 * 2048);
-  EXPECT_EQ(leaf_floats(o, 4096, 128, false, kProcessors), 0);
+  EXPECT_EQ(leaf_floats(o, 64, 16, many_parts(o, 0), kProcessors), 64 * 2048);
+  EXPECT_EQ(leaf_floats(o, 4096, 128, many_parts(o, 0), kProcessors), 0);
+  EXPECT_EQ(leaf_floats(o, 512, 64, mma_parts(o, 0), kProcessors), 512 * 2048);  // 8 · 8 pieces
+  EXPECT_EQ(leaf_floats(o, 513, 64, mma_parts(o, 0), kProcessors), 0);
   o.leaves = 1;
-  EXPECT_EQ(leaf_floats(o, 64, 16, false, kProcessors), 0);
+  EXPECT_EQ(leaf_floats(o, 64, 16, many_parts(o, 0), kProcessors), 0);
+}
+
+TEST(MmaParts, AreOfSixteenTilesOrOfEightOfGateAndAsManyOfUp) {
+  EXPECT_EQ(mma_parts(weights(2048, 64, 1), 0), 8);
+  EXPECT_EQ(mma_parts(weights(2049, 64, 1), 0), 9);
+  EXPECT_EQ(mma_parts(weights(2 * 768, 64, 1), 1), 6);
+  EXPECT_EQ(mma_parts(weights(2 * 784, 64, 1), 1), 7);
 }
 
 }  // namespace

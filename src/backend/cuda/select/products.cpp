@@ -6,10 +6,10 @@ namespace tercet::cuda {
 namespace {
 
 /// Up to here every pair of a row and an expert reads its expert's weights by itself.
-constexpr int64_t kLonePairs = 64;
-constexpr int64_t kLonePairsBesideWgmma = 32;
+constexpr int64_t kLonePairs = 32;
 /// From here on products take rows as halves.
-constexpr int64_t kManyRows = 5;
+constexpr int64_t kManyRows = 9;
+constexpr int64_t kManyRowsByWgmma = 5;
 /// Up to so many pairs an expert, on average, they go to product_batch().
 constexpr int64_t kBatchAverage = 12;
 /// Up to here a norm rounds its rows for the router too.
@@ -28,12 +28,12 @@ constexpr std::string_view kPlainAsked = "only the plain kernels are to run";
 constexpr std::string_view kNoFragments = "weights that are no fragments for tensor cores";
 constexpr std::string_view kFewEnough = "all of a block's weights fit into shared memory at once";
 constexpr std::string_view kTensorBound = "enough rows for wgmma";
-constexpr std::string_view kNoWgmma = "this device has no wgmma";
-constexpr std::string_view kTooFew = "too few rows for wgmma";
-constexpr std::string_view kWild = "scales of a size for which wgmma's sums could overflow";
-constexpr std::string_view kTooManyBytes = "more bytes of rows than product_many() can address";
+constexpr std::string_view kNoWgmma = "enough rows to share the weights; this device has no wgmma";
+constexpr std::string_view kTooFew = "too few rows for halves";
+constexpr std::string_view kWild = "scales of a size for which sums of halves could overflow";
+constexpr std::string_view kTooManyBytes = "more bytes of rows than kernels of many rows can address";
 
-int64_t lone_pairs(const DeviceTraits& device) { return device.wgmma() ? kLonePairsBesideWgmma : kLonePairs; }
+int64_t many_rows(const DeviceTraits& device) { return device.wgmma() ? kManyRowsByWgmma : kManyRows; }
 int64_t row_limit(const DeviceTraits& device) { return std::min(kRowShared, device.shared_bytes); }
 
 bool row_fits(const DeviceTraits& device, const Weights& w, int64_t rows, bool swiglu) {
@@ -42,8 +42,8 @@ bool row_fits(const DeviceTraits& device, const Weights& w, int64_t rows, bool s
 
 /// Why not halves, or nothing where products take so many rows as such.
 std::string_view against_many(const DeviceTraits& device, int64_t rows, int64_t k, bool tame) {
-  if (!device.wgmma()) return kNoWgmma;
-  if (rows < kManyRows) return kTooFew;
+  if (device.plain) return kPlainAsked;
+  if (rows < many_rows(device)) return kTooFew;
   if (!tame) return kWild;
   return 2 * rows * k < kManyBytes ? std::string_view() : kTooManyBytes;
 }
@@ -52,7 +52,8 @@ std::string_view against_many(const DeviceTraits& device, int64_t rows, int64_t 
 Choice<ProductKernel> choose_fast(const DeviceTraits& device, const Weights& weights, int64_t rows,
                                   int64_t entering, bool tame, bool swiglu) {
   const std::string_view against = against_many(device, rows, weights.k, tame);
-  if (against.empty()) return {ProductKernel::many, kTensorBound};
+  if (against.empty() && device.wgmma()) return {ProductKernel::many, kTensorBound};
+  if (against.empty()) return {ProductKernel::mma, kNoWgmma};
   if (row_fits(device, weights, entering, swiglu)) return {ProductKernel::row, kFewEnough};
   return {ProductKernel::few, against};
 }
@@ -93,12 +94,11 @@ Choice<ExpertsKernel> choose_sorted(const DeviceTraits& device, const ExpertsFor
                                     int64_t k) {
   const std::string_view against = against_many(device, pairs, k, experts.tame);
   if (!against.empty()) return {ExpertsKernel::sorted_few, against};
+  const ExpertsKernel many = device.wgmma() ? ExpertsKernel::sorted_many : ExpertsKernel::sorted_mma;
   if (pairs > kBatchAverage * std::min(pairs, experts.count)) {
-    return {ExpertsKernel::sorted_many, "pairs enough of an expert for wgmma"};
+    return {many, "pairs enough of an expert to share its weights' way through shared memory"};
   }
-  if (batch_pairs(device, experts) == 0) {
-    return {ExpertsKernel::sorted_many, "eight rows do not fit into shared memory at once"};
-  }
+  if (batch_pairs(device, experts) == 0) return {many, "eight rows do not fit into shared memory at once"};
   return {ExpertsKernel::sorted_batch, "few pairs of an expert: its weights go straight into registers"};
 }
 
@@ -126,7 +126,7 @@ Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const E
                                              int64_t pairs) {
   const std::string_view against = against_fast(device, experts);
   if (!against.empty()) return {ExpertsKernel::any_form, against};
-  if (pairs > lone_pairs(device)) return choose_sorted(device, experts, pairs, experts.gate_up.k);
+  if (pairs > kLonePairs) return choose_sorted(device, experts, pairs, experts.gate_up.k);
   if (row_fits(device, experts.gate_up, 1, true)) return {ExpertsKernel::row, kFewEnough};
   return {ExpertsKernel::few, "a block's weights do not fit into shared memory at once"};
 }
@@ -137,7 +137,7 @@ Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const Expe
   if (!against.empty()) return {ExpertsKernel::any_form, against};
   const bool fits =
       chosen <= kFewChosen && static_cast<int64_t>(down_shared(experts.down, chosen)) <= row_limit(device);
-  if (pairs <= lone_pairs(device) && fits)
+  if (pairs <= kLonePairs && fits)
     return {ExpertsKernel::row, "a row's experts fit into shared memory at once"};
   return choose_sorted(device, experts, pairs, experts.down.k);
 }
@@ -167,7 +167,7 @@ NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k, bool may
   plan.why = "no product takes rows of such a length rounded";
   if (k % kBlock != 0 || k / kBlock > kMaxGroups) return plan;
   plan.held = norm_holds(device, k);
-  plan.halves = plan.held && device.wgmma() && rows >= kManyRows;
+  plan.halves = plan.held && rows >= many_rows(device);
   plan.planes = !plan.halves;
   plan.rest = may_route && plan.halves && rows <= kRestRows;
   plan.why = !plan.halves ? "products of few rows follow"
@@ -177,8 +177,8 @@ NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k, bool may
 }
 
 std::string_view name_of(ProductKernel kernel) {
-  constexpr std::string_view kNames[] = {"product", "product_warps", "product_row", "product_few",
-                                         "product_many"};
+  constexpr std::string_view kNames[] = {"product",     "product_warps", "product_row",
+                                         "product_few", "product_many",  "product_mma"};
   return kNames[static_cast<size_t>(kernel)];
 }
 
@@ -188,7 +188,8 @@ std::string_view name_of(ExpertsKernel kernel) {
                                          "product_few",
                                          "product_few, sorted pairs",
                                          "product_batch, sorted pairs",
-                                         "product_many, sorted pairs"};
+                                         "product_many, sorted pairs",
+                                         "product_mma, sorted pairs"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

@@ -12,13 +12,14 @@ enum class ProductKernel : uint8_t {
   row,    // product_row.h
   few,    // product_few.h
   many,   // product_many.h
+  mma,    // product_mma.h
 };
 
 /// For weights of any form: plain or warps.
 Choice<ProductKernel> choose_any_form(const DeviceTraits& device);
 
 /// For `rows` rows. `tame`: PackedLinear's. All parts of one linear with rows that are rounded for them get
-/// `many`, or none does.
+/// `many` or `mma`, which take halves, or none does.
 Choice<ProductKernel> choose_product(const DeviceTraits& device, const Weights& weights, int64_t rows,
                                      bool tame, bool swiglu = false);
 
@@ -37,6 +38,7 @@ enum class ExpertsKernel : uint8_t {
   sorted_few,    // product_few.h, pairs sorted by expert
   sorted_batch,  // product_batch.h likewise
   sorted_many,   // product_many.h likewise
+  sorted_mma,    // product_mma.h likewise
 };
 
 /// Of all experts, where they have one form (`alike`).
@@ -74,8 +76,8 @@ enum class RoundKernel : uint8_t {
 /// where they do.
 std::string_view against_halves(const DeviceTraits& device, int64_t rows, int64_t k);
 
-/// For rows of k numbers; `halves`: for product_many() and product_batch(), else for product_few() and
-/// product_row().
+/// For rows of k numbers; `halves`: for product_many(), product_mma() and product_batch(), else for
+/// product_few() and product_row().
 Choice<RoundKernel> choose_rounding(const DeviceTraits& device, int64_t rows, int64_t k, bool halves);
 
 /// What a norm does besides.

@@ -25,6 +25,10 @@ DeviceTraits plain(DeviceTraits device) {
   device.plain = true;
   return device;
 }
+DeviceTraits common(DeviceTraits device) {
+  device.common = true;
+  return device;
+}
 
 Weights weights(int32_t n, int32_t k, int32_t planes, int32_t leaves, int32_t group = kBlock) {
   Weights out;
@@ -85,18 +89,22 @@ TEST(KernelTable, OfAnH200) {
 }
 
 TEST(KernelTable, OfDevicesWithoutWgmma) {
-  for (const DeviceTraits& device : {kA100, kRtx4090, kB200, kRtx5090}) {
-    for (const char* operation : {"norm", "norm before a router"}) {
-      EXPECT_THAT(lines_of(device, operation), ElementsAre("1-8192 norm_and_round, into planes"));
-    }
-    EXPECT_THAT(lines_of(device, "linear"), ElementsAre("1-4 product_row", "5-8192 product_few"));
-    EXPECT_THAT(
-        lines_of(device, "attention, one sequence"),
-        ElementsAre("1-9 attention_blocks, a warp a block", "10-8192 attention_blocks, a warp a span"));
+  for (const DeviceTraits& device : {kA100, kRtx4090, kB200, kRtx5090, common(kH200)}) {
+    EXPECT_THAT(lines_of(device, "norm"),
+                ElementsAre("1-8 norm_and_round, into planes", "9-8192 norm_and_round, into halves"));
+    EXPECT_THAT(lines_of(device, "norm before a router"),
+                ElementsAre("1-8 norm_and_round, into planes", "9-128 norm_and_round, into halves, twice",
+                            "129-8192 norm_and_round, into halves"));
+    EXPECT_THAT(lines_of(device, "linear"),
+                ElementsAre("1-4 product_row", "5-8 product_few", "9-8192 product_mma"));
+    EXPECT_THAT(lines_of(device, "attention, one sequence"),
+                ElementsAre("1-9 attention_blocks, a warp a block", "10-19 attention_blocks, a warp a span",
+                            "20-8192 attention_mma"));
     EXPECT_THAT(lines_of(device, "fold, a row a sequence"),
-                ElementsAre("1-9 fold_blocks", "10-8192 fold_spans"));
+                ElementsAre("1-9 fold_blocks", "10-8192 fold_and_round"));
     EXPECT_THAT(lines_of(device, "experts' gate and up"),
-                ElementsAre("1-8 product_row", "9-8192 product_few, sorted pairs"));
+                ElementsAre("1-4 product_row", "5-288 product_batch, sorted pairs",
+                            "289-8192 product_mma, sorted pairs"));
   }
 }
 
@@ -134,17 +142,21 @@ TEST(ChooseProduct, GivesWhatIsNoFragmentsAWarpAnOutput) {
   }
 }
 
-TEST(ChooseProduct, KeepsWildWeightsAndRowsBeyondThirtyTwoBitsFromWgmma) {
+TEST(ChooseProduct, KeepsWildWeightsAndRowsBeyondThirtyTwoBitsFromHalves) {
   const Weights w = weights(4096, 4096, 1, 8);
   EXPECT_EQ(choose_product(kH200, w, 512, true).kernel, ProductKernel::many);
   EXPECT_EQ(choose_product(kH200, w, 512, false).kernel, ProductKernel::few);
   EXPECT_THAT(choose_product(kH200, w, 512, false).why, HasSubstr("overflow"));
   EXPECT_EQ(choose_product(kH200, w, (1 << 19) - 1, true).kernel, ProductKernel::many);
   EXPECT_EQ(choose_product(kH200, w, 1 << 19, true).kernel, ProductKernel::few);
+  EXPECT_EQ(choose_product(kRtx4090, w, (1 << 19) - 1, true).kernel, ProductKernel::mma);
+  EXPECT_EQ(choose_product(kRtx4090, w, 1 << 19, true).kernel, ProductKernel::few);
+  EXPECT_EQ(choose_product(kRtx4090, w, 512, false).kernel, ProductKernel::few);
 }
 
 TEST(ChooseProduct, NeverAsksForMoreSharedMemoryThanTheDeviceHas) {
   for (const DeviceTraits& device : {kA100, kRtx4090, kH200, kB200, kRtx5090}) {
+    EXPECT_LE(kCommonShared, device.shared_bytes);
     for (const int32_t k : {64, 512, 1536, 4096, 8192, 13312, 16384}) {
       for (const int32_t leaves : {1, 2, 4, 8}) {
         if (k / kBlock % leaves != 0) continue;
@@ -184,11 +196,12 @@ TEST(ChooseExperts, OfUnlikeFormsGoOneByOne) {
 TEST(ChooseExperts, OfMoreThanEightARowAreSortedForDown) {
   const ExpertsForm experts = experts_of(192, 4096, 1536);
   EXPECT_EQ(choose_experts_down(kH200, experts, 9, 9).kernel, ExpertsKernel::sorted_batch);
-  EXPECT_EQ(choose_experts_down(kA100, experts, 9, 9).kernel, ExpertsKernel::sorted_few);
+  EXPECT_EQ(choose_experts_down(kA100, experts, 8, 9).kernel, ExpertsKernel::sorted_few);
+  EXPECT_EQ(choose_experts_down(kA100, experts, 9, 9).kernel, ExpertsKernel::sorted_batch);
   EXPECT_EQ(choose_experts_down(kH200, experts, 16, 8).kernel, ExpertsKernel::row);
 }
 
-TEST(ChooseExperts, OfTwelvePairsOnAverageTakeWgmma) {
+TEST(ChooseExperts, OfTwelvePairsOnAverageShareTheirWeights) {
   const ExpertsForm experts = experts_of(128, 2048, 768);
   for (const bool down : {false, true}) {
     const auto choose = [&](const DeviceTraits& device, const ExpertsForm& form, int64_t pairs) {
@@ -200,9 +213,11 @@ TEST(ChooseExperts, OfTwelvePairsOnAverageTakeWgmma) {
     EXPECT_EQ(choose(kH200, experts, 1535).kernel, ExpertsKernel::sorted_batch);
     EXPECT_EQ(choose(kH200, experts, 1536).kernel, ExpertsKernel::sorted_batch);
     EXPECT_EQ(choose(kH200, experts, 1537).kernel, ExpertsKernel::sorted_many);
-    EXPECT_THAT(choose(kH200, experts, 1537).why, HasSubstr("wgmma"));
-    EXPECT_EQ(choose(kA100, experts, 64).kernel, ExpertsKernel::row);
-    EXPECT_EQ(choose(kA100, experts, 65).kernel, ExpertsKernel::sorted_few);
+    EXPECT_THAT(choose(kH200, experts, 1537).why, HasSubstr("share"));
+    EXPECT_EQ(choose(kA100, experts, 32).kernel, ExpertsKernel::row);
+    EXPECT_EQ(choose(kA100, experts, 33).kernel, ExpertsKernel::sorted_batch);
+    EXPECT_EQ(choose(kA100, experts, 1536).kernel, ExpertsKernel::sorted_batch);
+    EXPECT_EQ(choose(kA100, experts, 1537).kernel, ExpertsKernel::sorted_mma);
     ExpertsForm wild = experts;
     wild.tame = false;
     EXPECT_EQ(choose(kH200, wild, 65).kernel, ExpertsKernel::sorted_few);
@@ -271,12 +286,15 @@ TEST(PlanNorm, RoundsForARouterWhereOneMayFollow) {
   for (const int64_t rows : {5, 6, 127, 128}) EXPECT_TRUE(plan_norm(kH200, rows, 4096, true).rest) << rows;
   for (const int64_t rows : {1, 4, 129}) EXPECT_FALSE(plan_norm(kH200, rows, 4096, true).rest) << rows;
   EXPECT_FALSE(plan_norm(kH200, 64, 4096, false).rest);
-  EXPECT_FALSE(plan_norm(kA100, 64, 4096, true).rest);
+  EXPECT_TRUE(plan_norm(kA100, 9, 4096, true).rest);
+  EXPECT_FALSE(plan_norm(kA100, 8, 4096, true).halves);
 }
 
 TEST(ChooseAttention, TakesPlainKernelsWhereManyHeadsShare) {
   EXPECT_EQ(choose_attention(kH200, 64, 8, 100).kernel, AttentionKernel::tiles);
   EXPECT_EQ(choose_attention(kH200, 65, 8, 100).kernel, AttentionKernel::plain);
+  EXPECT_EQ(choose_attention(kA100, 64, 8, 100).kernel, AttentionKernel::mma);
+  EXPECT_EQ(choose_attention(kA100, 65, 8, 100).kernel, AttentionKernel::plain);
 }
 
 TEST(ChooseShare, CountsTheSpansOfTheLongestRow) {
@@ -299,7 +317,8 @@ TEST(ChooseFold, RoundsWhereTheProductTakesHalves) {
   EXPECT_EQ(choose(64, 8704, 8), FoldKernel::spans);
   EXPECT_EQ(choose_fold(kH200, AloneShare::span, false, 64, 4096, 8).kernel, FoldKernel::spans);
   EXPECT_EQ(choose_fold(kH200, AloneShare::block, true, 64, 4096, 8).kernel, FoldKernel::blocks);
-  EXPECT_EQ(choose_fold(kA100, AloneShare::span, true, 64, 4096, 8).kernel, FoldKernel::spans);
+  EXPECT_EQ(choose_fold(kA100, AloneShare::span, true, 9, 4096, 8).kernel, FoldKernel::rounding);
+  EXPECT_EQ(choose_fold(kA100, AloneShare::span, true, 8, 4096, 8).kernel, FoldKernel::spans);
 }
 
 TEST(AttentionShared, LetsFourWarpsOfSpansRunOnAMultiprocessor) {
