@@ -7,13 +7,25 @@
 
 namespace tercet::cuda {
 
-/// The first statement of every kernel. A kernel may begin while the one before still runs (Launcher); from
-/// here on all that earlier kernels wrote is there.
-__device__ inline void after_earlier_kernels() {
+// A kernel may begin while earlier ones still run (Launcher).
+
+/// Kernels that follow may begin once all blocks have said so.
+__device__ inline void let_later_kernels_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+/// From here on all that earlier kernels wrote is there. Before, a kernel reads only what none writes:
+/// weights.
+__device__ inline void wait_for_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+/// Both, as the first statement of a kernel that has nothing to do in between.
+__device__ inline void after_earlier_kernels() {
+  let_later_kernels_begin();
+  wait_for_earlier_kernels();
 }
 
 constexpr int kRowThreads = 256;  // the lanes of rule 5

@@ -64,15 +64,75 @@ struct Turn {
 /// Where the sum of row i lies: a lane's of two columns of eight together.
 __device__ inline int sum_slot(int i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
 
+/// This copying thread's part of a piece of work's weights, group by group.
 template <int kPlanes, int kTokens>
-__device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, int parts) {
+struct WeightsCopy {
   using L = Layout<kPlanes, kTokens>;
-  constexpr int kTiles = kTilesHere / 4;  // of a warp
+  static constexpr int kTiles = kTilesHere / 4;  // of a warp
+  const uint8_t* values;
+  const uint8_t* scales;
+  uint32_t tiles[kTiles];  // bytes from `values` on
+
+  __device__ WeightsCopy(const FewProductParams& p, const Work& work, int first) {
+    const int thread = static_cast<int>(threadIdx.x);
+    values = p.weights.values + work.expert * p.values_stride + first * (kPlanes * kBlockBytes);
+    scales = p.weights.scales + work.expert * p.scales_stride + first * (kTile * 4) +
+             int64_t{max(tile_at<kTilesHere>(p, work.part, min(thread / 4, kTilesHere - 1)), 0)} *
+                 p.weights.groups() * (kTile * 4) +
+             thread % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const int tile = max(tile_at<kTilesHere>(p, work.part, thread / 32 + 4 * i), 0);
+      tiles[i] =
+          static_cast<uint32_t>(tile * p.weights.blocks()) * (kPlanes * kBlockBytes) + thread % 32 * 16;
+    }
+  }
+
+  __device__ void ask(uint32_t stage) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    const uint32_t to = stage + L::kWeights + thread / 32 * kPlanes * kBlockBytes + thread % 32 * 16;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        copy_async(to + (4 * i * kPlanes + plane) * kBlockBytes, values + tiles[i] + plane * kBlockBytes);
+      }
+    }
+    if (thread < kTilesHere * 4) copy_async(stage + L::kScales + thread * 16, scales);
+  }
+
+  __device__ void next() {
+    values += kPlanes * kBlockBytes;
+    scales += kTile * 4;
+  }
+};
+
+/// Asks for the weights of a block's first piece of work, as far as stages go; returns for how many. Which
+/// weights these are, an earlier kernel may decide where there are items.
+template <int kPlanes, int kTokens>
+__device__ int ask_ahead(const FewProductParams& p, uint32_t begin, int parts) {
+  using L = Layout<kPlanes, kTokens>;
+  if (p.items != nullptr) return 0;
+  const Work work = work_at<kTokens>(p, static_cast<int>(blockIdx.x), parts);
+  const int per_leaf = p.weights.groups() / p.weights.leaves;
+  const int count = min(work.leaves * per_leaf, L::kStages);
+  WeightsCopy<kPlanes, kTokens> weights(p, work, work.leaf * per_leaf);
+#pragma unroll 1
+  for (int stage = 0; stage < count; ++stage) {
+    weights.ask(begin + stage * L::kStage);
+    weights.next();
+  }
+  return count;
+}
+
+/// `ahead`: stages whose weights have been asked for.
+template <int kPlanes, int kTokens>
+__device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, int parts, int ahead) {
+  using L = Layout<kPlanes, kTokens>;
   constexpr int kRowPieces = kTokens * 8 / kGroup;
   const int thread = static_cast<int>(threadIdx.x);
   const int groups = p.weights.groups();
   const int per_leaf = groups / p.weights.leaves;
-  const uint32_t weights_at = L::kWeights + thread / 32 * kPlanes * kBlockBytes + thread % 32 * 16;
   const uint32_t rows_at = swizzled(thread / 8, thread % 8);
   const uint32_t sums_at = L::kSums + sum_slot(thread) * 4;
   Turn<L::kStages> turn;
@@ -80,19 +140,7 @@ __device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, i
     const Work work = work_at<kTokens>(p, index, parts);
     const int first = work.leaf * per_leaf;
     const int end = first + work.leaves * per_leaf;
-    const uint8_t* values =
-        p.weights.values + work.expert * p.values_stride + first * (kPlanes * kBlockBytes);
-    const uint8_t* scales = p.weights.scales + work.expert * p.scales_stride + first * (kTile * 4);
-    uint32_t weights[kTiles];  // bytes from `values` on
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const int tile = max(tile_at<kTilesHere>(p, work.part, thread / 32 + 4 * i), 0);
-      weights[i] =
-          static_cast<uint32_t>(tile * p.weights.blocks()) * (kPlanes * kBlockBytes) + thread % 32 * 16;
-    }
-    scales += int64_t{max(tile_at<kTilesHere>(p, work.part, min(thread / 4, kTilesHere - 1)), 0)} * groups *
-                  (kTile * 4) +
-              thread % 4 * 16;
+    WeightsCopy<kPlanes, kTokens> weights(p, work, first);
     const auto* halves = reinterpret_cast<const uint8_t*>(p.x.halves) + first * (kBlock * 2);
     uint32_t rows[kRowPieces];  // bytes from `halves` on
 #pragma unroll
@@ -109,20 +157,15 @@ __device__ void copy_all(const FewProductParams& p, uint32_t begin, int count, i
     for (int g = first; g < end; ++g) {
       const uint32_t stage = begin + turn.stage * L::kStage;
       barrier_wait(L::empty(begin, turn.stage), turn.parity ^ 1U);
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane) {
-          copy_async(stage + weights_at + (4 * i * kPlanes + plane) * kBlockBytes,
-                     values + weights[i] + plane * kBlockBytes);
-        }
+      if (ahead > 0) {
+        --ahead;
+      } else {
+        weights.ask(stage);
       }
-      values += kPlanes * kBlockBytes;
+      weights.next();
 #pragma unroll
       for (int i = 0; i < kRowPieces; ++i) copy_async(stage + rows_at + i * kGroup * 16, halves + rows[i]);
       halves += kBlock * 2;
-      if (thread < kTilesHere * 4) copy_async(stage + L::kScales + thread * 16, scales);
-      scales += kTile * 4;
       if (thread < kTokens) {
         copy_word_async(stage + sums_at, sums);
         if (left == 1) copy_word_async(stage + sums_at + kTokens * 4, units);
@@ -320,6 +363,10 @@ __global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
   extern __shared__ __align__(1024) uint8_t memory[];
   using L = Layout<kPlanes, kTokens>;
   const uint32_t begin = shared_begin(memory);
+  let_later_kernels_begin();
+  const int parts = many_parts(p.weights, p.swiglu);
+  int ahead = 0;
+  if (threadIdx.x < kGroup) ahead = ask_ahead<kPlanes, kTokens>(p, begin, parts);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < L::kStages; ++stage) {
       barrier_init(L::full(begin, stage), kGroup);
@@ -327,12 +374,11 @@ __global__ void __launch_bounds__(kThreads, (Layout<kPlanes, kTokens>::kBlocks))
     }
   }
   __syncthreads();
-  after_earlier_kernels();
-  const int parts = many_parts(p.weights, p.swiglu);
+  wait_for_earlier_kernels();
   const int count = slots_of(p) * parts;
   if (threadIdx.x < kGroup) {
     fewer_registers<L::kCopyRegisters>();
-    copy_all<kPlanes, kTokens>(p, begin, count, parts);
+    copy_all<kPlanes, kTokens>(p, begin, count, parts, ahead);
   } else {
     more_registers<L::kMultiplyRegisters>();
     multiply_all<kPlanes, kTokens>(p, begin, count, parts);
