@@ -189,8 +189,9 @@ class CudaOps final : public Ops {
 
   void write_kv(Step& step, Rows qkv, Vector q_norm, Vector k_norm, float eps, RopeParams rope,
                 KvCache& cache, int32_t layer) override {
-    products_.settle();
     CudaStep& s = own(step);
+    const LeafSumParams leaves = products_.take_leaves(qkv);
+    products_.settle();
     if (angles_of_ != &s) make_angles(s, rope);
     WriteKvParams p{};
     p.qkv = qkv.data;
@@ -208,8 +209,8 @@ class CudaOps final : public Ops {
     if (options_.plain) {
       cuda::write_kv(launcher_, p);
     } else if (const WriteKvAndQueriesParams both{p, queries_of(p.rows, p.heads)};
-               !products_.program().write_kv(both)) {
-      write_kv_and_queries(launcher_, both);
+               leaves.leaves > 0 || !products_.program().write_kv(both)) {
+      write_kv_and_queries(launcher_, {both, leaves.parts, leaves.leaf_stride, leaves.leaves, 0});
     }
     products_.written(qkv);
     rounded_queries_ = options_.plain ? nullptr : qkv.data;
@@ -274,6 +275,7 @@ class CudaOps final : public Ops {
 
   std::vector<RowResult> evaluate(Step& step, Rows logits, std::span<const RowOutput> outputs) override {
     TERCET_CHECK_EQ(logits.rows, static_cast<int64_t>(outputs.size()));
+    products_.settle();
     return evaluation_.run(input_, own(step).failed, logits, outputs);
   }
 

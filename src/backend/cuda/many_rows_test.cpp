@@ -254,6 +254,7 @@ TEST_P(ManyRows, TheRouterAfterANorm) {
 /// second time as a graph.
 TEST_P(ManyRows, OperationsOfALayerInTurn) {
   constexpr int64_t kHidden = 512, kInter = 128, kCount = 16, kChosen = 4, kHeads = 8, kKvHeads = 2;
+  constexpr int64_t kOther = 192;  // of a shared expert that is no more like the others
   constexpr int32_t kPages = 11;
   const TestMatrix qkv((kHeads + 2 * kKvHeads) * kHeadSize, kHidden, 4, 64, 300);
   const TestMatrix o(kHidden, kHeads * kHeadSize, 4, 64, 301), router(kCount, kHidden, 8, 64, 302);
@@ -267,10 +268,13 @@ TEST_P(ManyRows, OperationsOfALayerInTurn) {
       to->push_back(memory.back()->data);
     }
   }
-  const MatrixData shared[] = {gate.back(), up.back()};
+  const TestMatrix wide_gate(kOther, kHidden, 4, 64, 500), wide_up(kOther, kHidden, 4, 64, 501);
+  const TestMatrix wide_down(kHidden, kOther, 4, 64, 502);
+  const MatrixData shared[] = {gate.back(), up.back()}, wide[] = {wide_gate.data, wide_up.data};
   const std::span<const MatrixData> gates(gate.data(), kCount), ups(up.data(), kCount);
   const std::span<const MatrixData> downs(down.data(), kCount);
-  const auto layer = [&](Ops& ops, int32_t rows) {
+  // `fails`: row 2 does, which then is left out. `alike`: the shared expert has the others' form.
+  const auto layer = [&](Ops& ops, int32_t rows, bool fails, bool alike) {
     std::vector<Buffer> buffers;
     const auto room = [&](int64_t count, int64_t cols) {
       buffers.push_back(ops.allocate(count * cols * 4));
@@ -290,20 +294,23 @@ TEST_P(ManyRows, OperationsOfALayerInTurn) {
       batch.sequences.push_back(sequence);
     }
     const auto w_qkv = ops.pack_linear({&qkv.data, 1}), w_o = ops.pack_linear({&o.data, 1});
-    const auto w_router = ops.pack_linear({&router.data, 1}), w_inner = ops.pack_linear(shared);
-    const auto w_outer = ops.pack_linear({&down.back(), 1});
+    const auto w_router = ops.pack_linear({&router.data, 1}),
+               w_inner = ops.pack_linear(alike ? shared : wide);
+    const auto w_outer = ops.pack_linear({alike ? &down.back() : &wide_down.data, 1});
     const auto experts = ops.pack_experts(gates, ups, downs);
     const auto cache = ops.make_cache(1, kKvHeads, rows * kPages);
     const Vector norm = vector_of(kHidden, 400), head_norm = vector_of(kHeadSize, 401);
     const Vector bias = vector_of(kCount, 402);
     const Rows x = room(rows, kHidden), h = room(rows, kHidden), z = room(rows, kHidden);
     const Rows q = room(rows, qkv.data.n), attended = room(rows, kHeads * kHeadSize);
-    const Rows a = room(rows, kInter), own = room(rows, kHidden), inner = room(rows * kChosen, kInter);
+    const Rows a = room(rows, alike ? kInter : kOther), own = room(rows, kHidden),
+               inner = room(rows * kChosen, kInter);
     const Rows weights = room(rows, kChosen), chosen = room(rows, kChosen);
     const Routes routes{reinterpret_cast<int32_t*>(chosen.data), weights.data, rows, kChosen};
     std::vector<float> results;
     for (int time = 0; time < 2; ++time) {
-      const std::vector<float> values = random_values(rows * kHidden, 403);
+      std::vector<float> values = random_values(rows * kHidden, 403);
+      if (fails) values[2 * kHidden + 70] = std::numeric_limits<float>::infinity();
       ops.upload(x.data, values.data(), rows * kHidden * 4);
       const auto step = ops.begin(batch);
       ops.norm(*step, x, norm, 1e-5F, h);
@@ -323,22 +330,31 @@ TEST_P(ManyRows, OperationsOfALayerInTurn) {
       ops.linear(*step, own, *w_qkv, q);
       ops.experts_down(*step, inner, routes, *experts, {}, own);
       ops.add_norm(*step, x, own, {}, 1e-5F, h);
-      for (const Rows& part : {x, h, z, own, q, attended, weights}) {
+      for (const Rows& part : {x, h, z, own, q, attended, weights, a, inner}) {
         const size_t before = results.size();
         results.resize(before + static_cast<size_t>(part.rows * part.cols));
         ops.download(results.data() + before, part.data, part.rows * part.cols * 4);
+        const int64_t row = part.rows / rows * part.cols;
+        if (fails) std::fill_n(results.data() + before + 2 * row, row, 0.0F);
       }
-      EXPECT_EQ(ops.failed(*step), std::vector<uint8_t>(static_cast<size_t>(rows), 0));
+      std::vector<uint8_t> expected(static_cast<size_t>(rows), 0);
+      if (fails) expected[2] = 1;
+      EXPECT_EQ(ops.failed(*step), expected);
     }
     return results;
   };
   for (const int32_t rows : {3, 4, 5, 8, 9, 17, 48, 49, 63, 64, 127, 128, 129}) {
     if (brief() && rows != 3 && rows != 9 && rows != 64) continue;
-    const std::vector<float> expected = layer(static_cast<HostOps&>(*plain_).device(), rows);
-    const std::vector<float> found = layer(static_cast<HostOps&>(*fast_).device(), rows);
-    ASSERT_EQ(found.size(), expected.size());
-    EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * 4), 0) << rows << " rows";
-    EXPECT_EQ(std::memcmp(found.data(), found.data() + found.size() / 2, found.size() * 2), 0) << rows;
+    for (const auto& [fails, alike] : {std::pair{false, true}, {true, true}, {false, false}}) {
+      const auto run = [&, fails = fails, alike = alike](Ops& ops) {
+        return layer(static_cast<HostOps&>(ops).device(), rows, fails, alike);
+      };
+      const std::vector<float> expected = run(*plain_), found = run(*fast_);
+      const std::string what = fmt::format("{} rows, fails: {}, alike: {}", rows, fails, alike);
+      ASSERT_EQ(found.size(), expected.size());
+      EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * 4), 0) << what;
+      EXPECT_EQ(std::memcmp(found.data(), found.data() + found.size() / 2, found.size() * 2), 0) << what;
+    }
   }
 }
 

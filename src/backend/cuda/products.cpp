@@ -15,6 +15,7 @@
 #include "backend/cuda/kernels/router.h"
 #include "backend/cuda/kernels/rows.h"
 #include "backend/cuda/kernels/rows_few.h"
+#include "backend/cuda/runtime/status.h"
 #include "backend/cuda/select/division.h"
 #include "base/check.h"
 #include "ops/leaves.h"
@@ -69,7 +70,10 @@ Products::Products(Launcher& launcher, int64_t& held, const DeviceTraits& device
       rest_(launcher, held),
       y_(launcher, held),
       sorted_(launcher, held),
-      items_(launcher, held) {}
+      items_(launcher, held),
+      ticket_(sizeof(uint32_t), held) {
+  check(cudaMemsetAsync(ticket_.get(), 0, sizeof(uint32_t), launcher.stream()));
+}
 
 void Products::flush() {
   const StepProgram::Left left = program_.finish();
@@ -87,7 +91,8 @@ bool Products::collected(bool taken) {
 }
 
 void Products::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
-  const bool settles = unsettled_.z != nullptr;  // the program has no part in what that norm sums up
+  // The program has no part in what that norm sums up.
+  const bool settles = unsettled_.z != nullptr || unsummed_.y != nullptr;
   if (!collected(!settles && program_.norm(x, z, weight, eps, h))) run_norm(x, z, weight, eps, h);
 }
 
@@ -101,6 +106,13 @@ void Products::run_norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
     p.shared = unsettled_.shared;
     p.chosen = unsettled_.chosen;
     unsettled_ = {};
+  }
+  const NormPlan held = plan_norm(device_, x.rows, x.cols, false);
+  if (weight.data != nullptr && z.data != nullptr && held.held && z.cols == x.cols) {
+    const LeafSumParams leaves = take_leaves(z);
+    p.parts = leaves.parts;
+    p.leaf_stride = leaves.leaf_stride;
+    p.leaves_of_z = leaves.leaves;
   }
   settle();
   written(x);
@@ -165,8 +177,24 @@ Rounded Products::room_for(Rows rows) {
   return room(norm_halves_, norm_sums_, rows.rows, rows.cols, Form::halves);
 }
 
+LeafSumParams Products::take_leaves(Rows y) {
+  const bool all =
+      unsummed_.y == y.data && unsummed_.rows == y.rows && unsummed_.n == y.cols && unsummed_.ldy == y.cols;
+  return all ? std::exchange(unsummed_, {}) : LeafSumParams{};
+}
+
 void Products::settle() {
   if (unsettled_.z != nullptr) combine(launcher_, std::exchange(unsettled_, {}));
+  sum_leaves();
+  const Waiting own = std::exchange(waiting_, {});
+  if (own.choose.logits != nullptr) choose_experts(launcher_, own.choose);
+  if (own.gate_up != nullptr) run_gate_up(own.failed, own.h, *own.gate_up, own.a);
+  if (own.down != nullptr) run_linear(own.failed, own.a, nullptr, *own.down, own.shared);
+  sum_leaves();
+}
+
+void Products::sum_leaves() {
+  if (unsummed_.y != nullptr) add_leaves(launcher_, std::exchange(unsummed_, {}));
 }
 
 Rounded Products::room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form) {
@@ -183,20 +211,13 @@ Rounded Products::room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k
   return out;
 }
 
-Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div,
-                                Form form) {
-  const bool planes = form == Form::planes;
-  if (held_.holds(h, form)) {
-    Scratch& numbers = planes ? norm_planes_ : norm_halves_;
-    const int64_t rows = held_.rest && !planes ? 2 * held_.rows.rows : held_.rows.rows;
-    return {room(numbers, planes ? norm_units_ : norm_sums_, rows, h.cols, form), ids,
-            held_.flags ? unfit_.get<uint8_t>(0) : nullptr};
-  }
+namespace {
+
+/// The rounding of `count` rows in groups of 64, but for where to.
+RoundParams rounding_of(Rows h, int64_t count, uint8_t* failed, int64_t flag_div) {
   RoundParams p{};
   p.x = h.data;
-  p.ids = ids;
   p.failed = failed;
-  p.rounded = room(planes ? planes_ : halves_, planes ? plane_units_ : sums_, count, h.cols, form);
   p.weights.group = kBlock;
   p.weights.planes = 1;
   p.weights.leaves = narrow(leaf_count(h.cols / kBlock));
@@ -206,8 +227,34 @@ Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8
   p.x_div = 1;
   p.flag_div = narrow(flag_div);
   p.units_per_row = narrow(h.cols / kBlock);
+  return p;
+}
+
+}  // namespace
+
+Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div,
+                                Form form) {
+  const bool planes = form == Form::planes;
+  if (held_.holds(h, form)) {
+    Scratch& numbers = planes ? norm_planes_ : norm_halves_;
+    const int64_t rows = held_.rest && !planes ? 2 * held_.rows.rows : held_.rows.rows;
+    return {room(numbers, planes ? norm_units_ : norm_sums_, rows, h.cols, form), ids,
+            held_.flags ? unfit_.get<uint8_t>(0) : nullptr};
+  }
+  RoundParams p = rounding_of(h, count, failed, flag_div);
+  p.ids = ids;
+  p.rounded = room(planes ? planes_ : halves_, planes ? plane_units_ : sums_, count, h.cols, form);
   run_rounding(p, form);
   return {p.rounded, nullptr, nullptr};
+}
+
+Rounded Products::round_beside(Rows a, Rows beside, uint8_t* failed, int64_t flag_div) {
+  RoundParams p = rounding_of(a, a.rows + beside.rows, failed, flag_div);
+  p.beside = beside.data;
+  p.first_beside = narrow(a.rows);
+  p.rounded = room(halves_, sums_, p.rows, a.cols, Form::halves);
+  run_rounding(p, Form::halves);
+  return p.rounded;
 }
 
 void Products::run_rounding(const RoundParams& p, Form form) {
@@ -229,7 +276,7 @@ void Products::run(const FewProductParams& p, ProductKernel kernel) {
       return product_few(launcher_, p);
     case ProductKernel::many:
     case ProductKernel::mma:
-      return run_many(p, kernel);
+      return run_many(p, kernel, false);
     case ProductKernel::plain:
     case ProductKernel::warps:
       TERCET_CHECK(!any_form(kernel));  // they have parameters of their own
@@ -241,26 +288,46 @@ void Products::run_any_form(const ProductParams& p) {
   product(launcher_, p);
 }
 
-void Products::run_many(FewProductParams p, ProductKernel kernel) {
+LeafSumParams Products::part_leaves(FewProductParams& p, int64_t leaf_stride) {
+  LeafSumParams sum{};
+  p.leaf_stride = leaf_stride;
+  if (p.leaf_stride == 0) return sum;
+  sum.parts = leaves_.get<float>(p.leaf_stride * p.weights.leaves);
+  sum.y = std::exchange(p.y, leaves_.get<float>(0));
+  sum.ldy = std::exchange(p.ldy, p.weights.n);
+  sum.leaf_stride = p.leaf_stride;
+  sum.rows = p.rows;
+  sum.n = p.weights.n;
+  sum.leaves = p.weights.leaves;
+  sum.swiglu = std::exchange(p.swiglu, 0);
+  return sum;
+}
+
+LeafSumParams Products::queue_many(FewProductParams p, ProductKernel kernel) {
   const bool swiglu = p.swiglu != 0, mma = kernel == ProductKernel::mma;
+  if (!mma && takes_leaves(device_, p.weights, p.rows)) {
+    const LeafSumParams sum = part_leaves(p, p.rows * p.weights.n);
+    product_leaves(launcher_, p);
+    return sum;
+  }
   const int together = mma ? mma_rows_together(p.weights, p.rows)
                            : rows_together(p.weights, swiglu, p.rows, 1, device_.processors);
   const int parts = mma ? mma_parts(p.weights, p.swiglu) : many_parts(p.weights, p.swiglu);
-  p.leaf_stride = leaf_floats(p.weights, p.rows, together, parts, device_.processors);
-  LeafSumParams sum{};
-  if (p.leaf_stride != 0) {
-    sum.parts = leaves_.get<float>(p.leaf_stride * p.weights.leaves);
-    sum.y = std::exchange(p.y, leaves_.get<float>(0));
-    sum.ldy = std::exchange(p.ldy, p.weights.n);
-    sum.leaf_stride = p.leaf_stride;
-    sum.rows = p.rows;
-    sum.n = p.weights.n;
-    sum.leaves = p.weights.leaves;
-    sum.swiglu = std::exchange(p.swiglu, 0);
-  }
+  const LeafSumParams sum =
+      part_leaves(p, leaf_floats(p.weights, p.rows, together, parts, device_.processors));
   mma ? product_mma(launcher_, p, together, device_.processors)
       : product_many(launcher_, p, together, device_.processors);
-  if (p.leaf_stride != 0) add_leaves(launcher_, sum);
+  return sum;
+}
+
+void Products::run_many(FewProductParams p, ProductKernel kernel, bool sums_wait) {
+  const LeafSumParams sum = queue_many(p, kernel);
+  if (sum.y == nullptr) return;
+  if (sums_wait) {
+    unsummed_ = sum;
+  } else {
+    add_leaves(launcher_, sum);
+  }
 }
 
 void Products::any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before,
@@ -293,8 +360,13 @@ void Products::any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Par
 }
 
 void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
+  if (down_waits(h, ids, weights, y)) return;
   settle();
   if (collected(ids == nullptr && program_.linear(failed, h, weights, y))) return;
+  run_linear(failed, h, ids, weights, y);
+}
+
+void Products::run_linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
   const Part* before = nullptr;
   std::optional<Ready> ready;
   for (const Part& part : weights.parts) {
@@ -314,14 +386,41 @@ void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedL
     p.x = ready->rows;
     p.ldy = y.cols;
     p.rows = narrow(y.rows);
-    run(p, kernel);
+    if (kernel == ProductKernel::many && weights.parts.size() == 1) {
+      run_many(p, kernel, true);
+    } else {
+      run(p, kernel);
+    }
   }
   written(y);
 }
 
+bool Products::gate_up_waits(Rows h, const PackedLinear& weights, Rows a) {
+  const Rows& routed = waiting_.h;
+  if (waiting_.choose.logits == nullptr || waiting_.gate_up != nullptr) return false;
+  if (routed.data != h.data || routed.rows != h.rows || routed.cols != h.cols) return false;
+  waiting_.gate_up = &weights;
+  waiting_.a = a;
+  return true;
+}
+
+bool Products::down_waits(Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
+  const Rows& a = waiting_.a;
+  if (waiting_.gate_up == nullptr || waiting_.down != nullptr || ids != nullptr) return false;
+  if (a.data != h.data || a.rows != h.rows || a.cols != h.cols) return false;
+  waiting_.down = &weights;
+  waiting_.shared = y;
+  return true;
+}
+
 void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
+  if (gate_up_waits(h, weights, a)) return;
   settle();
   if (collected(program_.gate_up(failed, h, weights, a))) return;
+  run_gate_up(failed, h, weights, a);
+}
+
+void Products::run_gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a) {
   const Weights& w = weights.parts.front().weights;
   if (swiglu_inside(device_, w, weights.parts.size(), a.cols)) {
     const ProductKernel kernel = choose_product(device_, w, h.rows, weights.tame(), true).kernel;
@@ -338,7 +437,8 @@ void Products::gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Row
     run(p, kernel);
   } else {
     const Rows both{y_.get<float>(a.rows * 2 * a.cols), a.rows, 2 * a.cols};
-    linear(failed, h, nullptr, weights, both);
+    run_linear(failed, h, nullptr, weights, both);
+    sum_leaves();
     swiglu(launcher_, {both.data, a.data, narrow(a.rows), narrow(a.cols)});
   }
   written(a);
@@ -408,46 +508,72 @@ void Products::route(uint8_t* failed, Rows h, const PackedLinear& weights, Vecto
     product.x = rounded;
     product.ldy = router.n;
     product.rows = narrow(rows);
+    if (choose_choice(device_, kernel, h.rows, routes.chosen).kernel == ChoiceKernel::with_sort) {
+      const LeafSumParams sum = queue_many(product, kernel);
+      if (sum.y != nullptr) {
+        choose.logits = sum.parts;
+        choose.leaves = sum.leaves;
+        choose.leaf_stride = sum.leaf_stride;
+      }
+      waiting_ = {};
+      waiting_.experts = routes.experts;
+      waiting_.choose = choose;
+      waiting_.failed = failed;
+      waiting_.h = h;
+      return;
+    }
     run(product, kernel);
   }
   choose_experts(launcher_, choose);
 }
 
-void Products::run_items(FewProductParams p, const Routes& routes, const PackedExperts& experts,
-                         ExpertsKernel kernel) {
-  const int64_t count = experts.count;
+int32_t Products::pairs_together(const Weights& weights, bool swiglu, int64_t pairs,
+                                 const PackedExperts& experts, ExpertsKernel kernel) const {
+  if (kernel == ExpertsKernel::sorted_batch) return kBatchPairs;
+  if (kernel == ExpertsKernel::sorted_few) return kFewRows;
+  const int64_t used = std::min(experts.count, pairs);
+  const int64_t average = (pairs + used - 1) / used;
+  if (kernel == ExpertsKernel::sorted_mma) return mma_rows_together(weights, average);
+  return rows_together(weights, swiglu, average, used, device_.processors);
+}
+
+Products::Sorted Products::sort(const Routes& routes, int64_t count, int32_t here, int64_t beside,
+                                const ChooseParams* choose) {
   TERCET_CHECK_LE(count, kMaxExperts);
   const int64_t pairs = routes.rows * routes.chosen;
-  const int64_t used = std::min(count, pairs);
-  int32_t here = kFewRows;
-  if (kernel == ExpertsKernel::sorted_batch) here = batch_pairs(device_, form_of(experts));
-  const int64_t average = (pairs + used - 1) / used;
-  if (kernel == ExpertsKernel::sorted_mma) here = mma_rows_together(p.weights, average);
-  if (kernel == ExpertsKernel::sorted_many) {
-    here = rows_together(p.weights, p.swiglu != 0, average, used, device_.processors);
-  }
-  const int64_t most = pairs / here + used;
-  if (sort_of_.experts != routes.experts || sort_of_.pairs != pairs || sort_of_.together != here) {
-    sort_of_ = {routes.experts, pairs, here};
-    auto* const items = items_.get<PairItem>(most + 2);  // the last two's memory holds their ends
-    PairParams sort{};
-    sort.experts = routes.experts;
-    sort.sorted = sorted_.get<int32_t>(pairs);
-    sort.items = items;
-    sort.ends = reinterpret_cast<int32_t*>(items + most);
-    sort.pairs = narrow(pairs);
-    sort.count = narrow(count);
-    sort.most = here;
+  const int64_t most = pairs / here + std::min(count, pairs) + (beside + here - 1) / here;
+  auto* const items = items_.get<PairItem>(most + 2);  // the last two's memory holds their ends
+  const bool sorted = sort_of_.experts == routes.experts && sort_of_.pairs == pairs &&
+                      sort_of_.beside == beside && sort_of_.together == here;
+  if (sorted && choose == nullptr) return {items, most};
+  sort_of_ = {routes.experts, pairs, beside, here, false};
+  PairParams sort{};
+  sort.experts = routes.experts;
+  sort.sorted = sorted_.get<int32_t>(pairs + beside);
+  sort.items = items;
+  sort.ends = reinterpret_cast<int32_t*>(items + most);
+  sort.pairs = narrow(pairs);
+  sort.count = narrow(count);
+  sort.most = here;
+  sort.beside = narrow(beside);
+  if (choose == nullptr) {
     sort_pairs(launcher_, sort);
+  } else {
+    choose_and_sort(launcher_, {*choose, sort, reinterpret_cast<uint32_t*>(ticket_.get())});
   }
-  p.items = items_.get<PairItem>(0);
-  p.ends = reinterpret_cast<const int32_t*>(p.items + most);
+  return {items, most};
+}
+
+void Products::run_items(FewProductParams p, const Sorted& sorted, int32_t here, ExpertsKernel kernel) {
+  p.items = sorted.items;
+  p.ends = reinterpret_cast<const int32_t*>(p.items + sorted.most);
   p.sorted = sorted_.get<int32_t>(0);
-  p.slots = narrow(most);
+  p.slots = narrow(sorted.most);
   if (kernel == ExpertsKernel::sorted_few) {
     product_few(launcher_, p);
   } else if (kernel == ExpertsKernel::sorted_batch) {
-    product_batch(launcher_, p, here);
+    p.known = std::exchange(sort_of_.known, true) ? 1 : 0;
+    product_batch(launcher_, p, batch_warps(device_, p.weights));
   } else if (kernel == ExpertsKernel::sorted_mma) {
     product_mma(launcher_, p, here, device_.processors);
   } else {
@@ -485,12 +611,27 @@ void Products::any_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& r
   run_any_form(product);
 }
 
+bool Products::shares_kernels(const Waiting& own, Rows h, const Routes& routes,
+                              const PackedExperts& experts) const {
+  if (own.gate_up == nullptr || own.down == nullptr) return false;
+  if (own.h.data != h.data || own.h.rows != h.rows || own.gate_up->parts.size() != 1 ||
+      own.down->parts.size() != 1 || !own.gate_up->tame() || !own.down->tame()) {
+    return false;
+  }
+  return goes_beside(device_, form_of(experts), own.gate_up->parts.front().weights,
+                     own.down->parts.front().weights, routes.rows * routes.chosen, routes.chosen);
+}
+
 void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, const PackedExperts& experts,
                                Rows a) {
-  settle();
-  if (collected(program_.experts_gate_up(failed, h, routes, experts, a))) return;
   const int64_t pairs = routes.rows * routes.chosen;
   const ExpertsKernel kernel = choose_experts_gate_up(device_, form_of(experts), pairs).kernel;
+  Waiting own;
+  if (kernel == ExpertsKernel::sorted_batch && waiting_.experts == routes.experts) {
+    own = std::exchange(waiting_, {});
+  }
+  settle();
+  if (collected(program_.experts_gate_up(failed, h, routes, experts, a))) return;
   if (kernel == ExpertsKernel::any_form) {
     auto* const y = y_.get<float>(pairs * 2 * a.cols);
     for (const auto& [list, at] : {std::pair{experts.gate, y}, {experts.up, y + a.cols}}) {
@@ -515,17 +656,42 @@ void Products::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes, co
     p.which = routes.experts;
     p.slots = narrow(pairs);
     run(p, kernel == ExpertsKernel::row ? ProductKernel::row : ProductKernel::few);
-  } else {
-    run_items(p, routes, experts, kernel);
+    return written(a);
   }
+  const bool beside = shares_kernels(own, h, routes, experts);
+  const int32_t here = pairs_together(p.weights, true, pairs, experts, kernel);
+  const Sorted sorted = sort(routes, experts.count, here, beside ? h.rows : 0,
+                             own.choose.logits == nullptr ? nullptr : &own.choose);
+  if (beside) {
+    const Weights& w = own.gate_up->parts.front().weights;
+    p.values_beside = w.values;
+    p.scales_beside = w.scales;
+    p.y_beside = own.a.data;
+  }
+  run_items(p, sorted, here, kernel);
   written(a);
+  own.choose = {};
+  own.experts = routes.experts;
+  if (beside) {
+    written(own.a);
+    own.gate_up = nullptr;
+    waiting_ = own;
+  } else if (own.gate_up != nullptr) {
+    waiting_ = own;
+    settle();
+  }
 }
 
 void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const PackedExperts& experts,
                             Rows shared, Rows z) {
+  const int64_t pairs = routes.rows * routes.chosen;
+  Waiting own;
+  if (waiting_.gate_up == nullptr && waiting_.down != nullptr && waiting_.experts == routes.experts &&
+      waiting_.shared.data == shared.data && shared.cols == z.cols) {
+    own = std::exchange(waiting_, {});  // experts_gate_up() has seen to it that product_batch() runs
+  }
   settle();
   if (collected(program_.experts_down(failed, a, routes, experts, shared, z))) return;
-  const int64_t pairs = routes.rows * routes.chosen;
   written(z);
   const ExpertsKernel kernel = choose_experts_down(device_, form_of(experts), pairs, routes.chosen).kernel;
   if (kernel == ExpertsKernel::row) {
@@ -547,12 +713,24 @@ void Products::experts_down(uint8_t* failed, Rows a, const Routes& routes, const
     FewProductParams p{};
     p.weights = experts.same.down;
     p.y = y;
-    p.x = round(a, nullptr, a.rows, failed, routes.chosen, form_for(kernel)).rows;
     p.values_stride = experts.same.down_values;
     p.scales_stride = experts.same.down_scales;
     p.ldy = z.cols;
     p.x_div = 1;
-    run_items(p, routes, experts, kernel);
+    const int32_t here = pairs_together(p.weights, false, pairs, experts, kernel);
+    const Sorted sorted = sort(routes, experts.count, here, own.down != nullptr ? own.a.rows : 0, nullptr);
+    if (own.down != nullptr) {
+      const Weights& w = own.down->parts.front().weights;
+      p.x = round_beside(a, own.a, failed, routes.chosen);
+      p.values_beside = w.values;
+      p.scales_beside = w.scales;
+      p.y_beside = shared.data;
+      p.first_beside = narrow(a.rows);
+      written(shared);
+    } else {
+      p.x = round(a, nullptr, a.rows, failed, routes.chosen, form_for(kernel)).rows;
+    }
+    run_items(p, sorted, here, kernel);
   } else {
     any_pairs(failed, a, 1, routes, experts.down, experts.least_group, z.cols, y, z.cols);
   }

@@ -1,6 +1,7 @@
 // Products, and the rounding of rows before them, by the kernels that select/ names.
 #pragma once
 
+#include "backend/cuda/kernels/leaf_sums.h"
 #include "backend/cuda/kernels/product.h"
 #include "backend/cuda/kernels/product_few.h"
 #include "backend/cuda/kernels/router.h"
@@ -34,9 +35,12 @@ class Products {
   /// being flagged; what a norm left is gone. They count from hold_rounded() on.
   Rounded room_for(Rows rows);
   void hold_rounded(Rows rows) { held_ = {rows, false, true}; }
-  /// The experts' results may wait for the norm that follows to sum them up. Whatever reads or writes memory
-  /// of a step otherwise calls this before.
+  /// The experts' results, and the leaves of a product, may wait for what follows to sum them up, the
+  /// router's choice and the shared expert for the experts, with which they share kernels. Whatever reads or
+  /// writes memory of a step otherwise calls this before; their weights must stay until then.
   void settle();
+  /// Of y's leaves, what settle() would make y of; nothing where y is there. Whoever takes it makes y.
+  LeafSumParams take_leaves(Rows y);
   /// Operations that are collected instead of queued.
   StepPrograms& program() { return program_; }
   /// Queues what is collected.
@@ -89,12 +93,23 @@ class Products {
   Rounded room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form);
   /// Rows ids[0 … count) of h, or all.
   Ready round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div, Form form);
+  /// Rows of a, whose failures count for every flag_div-th of the step, then those of `beside`, as halves.
+  Rounded round_beside(Rows a, Rows beside, uint8_t* failed, int64_t flag_div);
   void run_rounding(const RoundParams& p, Form form);
   /// Whether the program has taken an operation; else all that is collected is queued.
   bool collected(bool taken);
   void run_norm(Rows x, Rows z, Vector weight, float eps, Rows h);
   void run(const FewProductParams& p, ProductKernel kernel);
-  void run_many(FewProductParams p, ProductKernel kernel);
+  void run_many(FewProductParams p, ProductKernel kernel, bool sums_wait);
+  /// Gives p's leaves memory of their own, where blocks take a leaf each; else leaf_stride is 0.
+  LeafSumParams part_leaves(FewProductParams& p, int64_t leaf_stride);
+  /// Queues a product of halves; what is to be summed up then, if anything.
+  LeafSumParams queue_many(FewProductParams p, ProductKernel kernel);
+  void sum_leaves();
+  void run_linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y);
+  void run_gate_up(uint8_t* failed, Rows h, const PackedLinear& weights, Rows a);
+  bool gate_up_waits(Rows h, const PackedLinear& weights, Rows a);
+  bool down_waits(Rows h, const int32_t* ids, const PackedLinear& weights, Rows y);
   void run_any_form(const ProductParams& p);
   void any_linear(uint8_t* failed, Rows h, const int32_t* ids, const Part& part, const Part* before, Rows y);
   void any_pairs(uint8_t* failed, Rows x, int64_t x_div, const Routes& routes, const Weights* list,
@@ -102,9 +117,18 @@ class Products {
   /// The router's rows as its product takes them, and where choose_experts() then finds their logits.
   Rounded round_for_router(uint8_t* failed, Rows h, const Weights& router, ProductKernel kernel,
                            ChooseParams& choose);
-  /// A product of pairs, sorted by expert.
-  void run_items(FewProductParams p, const Routes& routes, const PackedExperts& experts,
-                 ExpertsKernel kernel);
+  /// The pairs of so many rows and more that take one more expert, sorted by expert, at most `here` together;
+  /// after the choice that decides them, if that waits.
+  struct Sorted {
+    const PairItem* items;
+    int64_t most;  // items
+  };
+  Sorted sort(const Routes& routes, int64_t count, int32_t here, int64_t beside, const ChooseParams* choose);
+  /// How many pairs of an expert a block takes at a time.
+  int32_t pairs_together(const Weights& weights, bool swiglu, int64_t pairs, const PackedExperts& experts,
+                         ExpertsKernel kernel) const;
+  /// A product of pairs that sort() has sorted.
+  void run_items(FewProductParams p, const Sorted& sorted, int32_t here, ExpertsKernel kernel);
 
   Launcher& launcher_;
   const DeviceTraits device_;
@@ -113,12 +137,27 @@ class Products {
   /// Of which routes sorted_ and items_ hold the pairs.
   struct {
     const int32_t* experts = nullptr;
-    int64_t pairs = 0;
+    int64_t pairs = 0, beside = 0;
     int32_t together = 0;
+    bool known = false;  // FewProductParams
   } sort_of_;
+  /// What waits for the experts of the same rows.
+  struct Waiting {
+    const int32_t* experts = nullptr;  // that `choose` chooses
+    ChooseParams choose{};             // logits: null where nothing has to be chosen
+    uint8_t* failed = nullptr;
+    const PackedLinear* gate_up = nullptr;
+    const PackedLinear* down = nullptr;
+    Rows h, a, shared;
+  };
+  Waiting waiting_;
+  /// Whether the shared expert, which waits, goes with the experts.
+  bool shares_kernels(const Waiting& own, Rows h, const Routes& routes, const PackedExperts& experts) const;
   CombineParams unsettled_{};  // where z is not null
+  LeafSumParams unsummed_{};   // where y is not null
   Scratch norm_planes_, norm_units_, norm_halves_, norm_sums_, unfit_;
   Scratch numbers_, units_, planes_, plane_units_, halves_, sums_, leaves_, rest_, y_, sorted_, items_;
+  DeviceBytes ticket_;  // ChooseAndSortParams
 };
 
 }  // namespace tercet::cuda

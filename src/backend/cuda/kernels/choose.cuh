@@ -18,13 +18,41 @@ struct ChooseScratch {
   int order[kMaxChosen];
 };
 
-/// A row's choice, by a warp: k times the largest that is left, ties to the lower index. A lane has experts
-/// lane, lane + 32, …; at most 32·kPer. put(place, expert, weight) in ascending index.
-template <int kPer, class Put>
-__device__ void choose_of_row(const ChooseParams& p, int64_t row, ChooseScratch& s, Put put) {
+/// A lane's logits of a row, of experts lane, lane + 32, …
+template <int kPer, bool kLeaves>
+__device__ inline void load_logits(const ChooseParams& p, int64_t row, float (&score)[kPer]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float* first = p.logits + row * p.step * p.experts;
   const float* rest = first + int64_t{p.rest} * p.experts;
+  float of_rest[kPer];
+#pragma unroll
+  for (int i = 0; i < kPer; ++i) {
+    const int e = lane + 32 * i;
+    score[i] = e < p.experts ? first[e] : 0.0F;
+    of_rest[i] = e < p.experts ? rest[e] : 0.0F;
+  }
+#pragma unroll 2
+  for (int leaf = 1; kLeaves && leaf < p.leaves; ++leaf) {
+    first += p.leaf_stride;
+    rest += p.leaf_stride;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const int e = lane + 32 * i;
+      if (e >= p.experts) break;
+      score[i] = score[i] + first[e];
+      of_rest[i] = of_rest[i] + rest[e];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPer; ++i) score[i] = score[i] + of_rest[i];
+}
+
+/// A row's choice, by a warp: k times the largest that is left, ties to the lower index. A lane has experts
+/// lane, lane + 32, …; at most 32·kPer. put(place, expert, weight) in ascending index. kLeaves: whether
+/// p.leaves may be other than 0.
+template <int kPer, bool kLeaves = false, class Put>
+__device__ void choose_of_row(const ChooseParams& p, int64_t row, ChooseScratch& s, Put put) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   float score[kPer];
   float bias[kPer];
   uint32_t key[kPer];  // 0: taken, or none
@@ -32,10 +60,10 @@ __device__ void choose_of_row(const ChooseParams& p, int64_t row, ChooseScratch&
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
     const int e = lane + 32 * i;
-    score[i] = e < p.experts ? first[e] + rest[e] : 0.0F;
     bias[i] = e < p.experts ? p.bias[e] : 0.0F;
     key[i] = 0;
   }
+  load_logits<kPer, kLeaves>(p, row, score);
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
     const int e = lane + 32 * i;

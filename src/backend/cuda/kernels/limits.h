@@ -44,15 +44,26 @@ TERCET_DEVICE_HOST inline int mma_parts(const Weights& w, int swiglu) {
 constexpr int kMmaRows = 64;
 constexpr int kMmaFewRows = 32;
 
-// product_batch.h: pairs of an item at most, and what each has of shared memory besides its rows.
-constexpr int kBatchPairs = 16;
-constexpr int kBatchIdBytes = kBatchPairs * 4;
+// product_batch.h: pairs of an item at most, rows of a block of product_leaves(), and what these have of
+// shared memory besides their rows.
+constexpr int kBatchPairs = 8;
+constexpr int kLeafRows = 16;
+constexpr int kBatchBlocks = 5;  // of four warps that a multiprocessor has registers for
+constexpr int kBatchIdBytes = kLeafRows * 4;
 constexpr int kBatchRowPad = 16;  // so that eight rows lie in different banks
 
 /// Of product_batch() for so many pairs an item: rows, their sums and leaf units.
 inline size_t batch_shared(const Weights& w, int64_t pairs) {
   const int row = w.groups() * kBlock * 2 + kBatchRowPad;
   return static_cast<size_t>(pairs * (row + (w.groups() + w.leaves) * 4)) + kBatchIdBytes;
+}
+
+/// Of product_leaves().
+inline size_t leaf_shared(const Weights& w) {
+  Weights leaf = w;
+  leaf.k = w.k / w.leaves;
+  leaf.leaves = 1;
+  return batch_shared(leaf, kLeafRows);
 }
 
 // rows_few.h: numbers of a row at most.

@@ -9,9 +9,8 @@ namespace {
 
 // A block has an item's pairs, whose rows lie in shared memory, and two tiles of outputs a warp.
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
-constexpr int kTiles = 2;  // of a warp; with SwiGLU one of gate, one of up
+constexpr int kLeafWarps = 4;  // where blocks have a leaf each
+constexpr int kTiles = 2;      // of a warp; with SwiGLU one of gate, one of up
 
 /// Groups whose weights are on their way to a warp's registers.
 template <int kPlanes>
@@ -40,6 +39,11 @@ __device__ inline void ask(Asked<kPlanes>& asked, int slot, const Tiles& tiles, 
     asked.scales[slot][tile] = __ldcs(tiles.scales[tile] + g * 8);
   }
 }
+
+/// Groups first … first + count, which are leaves leaf … leaf + leaves.
+struct Range {
+  int first, count, leaf, leaves;
+};
 
 /// Rows in shared memory, behind y's rows (batch_shared()): addresses, `row_bytes` being the distance of
 /// rows.
@@ -119,11 +123,11 @@ __device__ inline void end_leaf(Sums<kEights>& acc, uint32_t units, bool first, 
 
 /// The results of a warp's tiles, whose first groups have been asked for.
 template <int kPlanes, int kEights>
-__device__ inline void multiply(Asked<kPlanes>& asked, const Tiles& tiles, const Weights& w, const Held& held,
-                                Sums<kEights>& total) {
+__device__ inline void multiply(Asked<kPlanes>& asked, const Tiles& tiles, const Range& range,
+                                const Held& held, Sums<kEights>& total) {
   constexpr int kDeep = kAhead<kPlanes>;
-  const int groups = w.groups();
-  const int per_leaf = groups / w.leaves;
+  const int groups = range.count;
+  const int per_leaf = groups / range.leaves;
   Sums<kEights> acc = {};
   uint32_t units = held.units;
   int left = per_leaf;
@@ -145,30 +149,35 @@ __device__ inline void multiply(Asked<kPlanes>& asked, const Tiles& tiles, const
 
 /// Copies an item's rows, their sums and leaf units to `begin` and on, `room` rows having place; there when
 /// all threads have met.
-__device__ inline Held hold_rows(const FewProductParams& p, const PairItem& item, uint32_t begin, int room) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+__device__ inline Held hold_rows(const FewProductParams& p, const PairItem& item, const Range& range,
+                                 uint32_t begin, int room) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int groups = p.weights.groups();
-  const int leaves = p.weights.leaves;
+  const int groups = range.count;
   Held held;
   held.row_bytes = static_cast<uint32_t>(groups) * 128 + kBatchRowPad;
   held.rows = begin + kBatchIdBytes;
   held.sums = held.rows + room * held.row_bytes;
   held.units = held.sums + groups * room * 4;
 #pragma unroll 1
-  for (int i = warp; i < item.count; i += kWarps) {
-    const int pair = p.sorted[item.first + i];
-    const int64_t row = pair / p.x_div;
-    const uint16_t* const from = p.x.halves + row * p.weights.k;
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < item.count; i += static_cast<int>(blockDim.x) / 32) {
+    int pair = item.first + i;
+    int64_t row = pair;
+    if (p.items != nullptr) {
+      pair = p.sorted[pair];
+      row = item.expert < 0 ? p.first_beside + pair : pair / p.x_div;
+    } else if (p.ids != nullptr) {
+      row = p.ids[pair];
+    }
+    const uint16_t* const from = p.x.halves + row * p.weights.k + range.first * kBlock;
     const uint32_t to = held.rows + static_cast<uint32_t>(i) * held.row_bytes;
-    const float* const sums = p.x.sums + row * groups;
-    const float* const units = p.x.leaf_units + row * leaves;
+    const float* const sums = p.x.sums + row * p.weights.groups() + range.first;
+    const float* const units = p.x.leaf_units + row * p.weights.leaves + range.leaf;
     for (int piece = lane; piece < groups * 8; piece += 32) copy_async(to + piece * 16, from + piece * 8);
     for (int g = lane; g < groups; g += 32) copy_word_async(held.sums + (g * room + i) * 4, sums + g);
-    if (lane < leaves) copy_word_async(held.units + (lane * room + i) * 4, units + lane);
+    if (lane < range.leaves) copy_word_async(held.units + (lane * room + i) * 4, units + lane);
     if (lane > 0) continue;
     write_int(begin + i * 4, pair);
-    if (p.unfit != nullptr && blockIdx.x == 0 && p.unfit[row] != 0) p.failed[row] = 1;
+    if (p.unfit != nullptr && blockIdx.x == 0 && range.leaf == 0 && p.unfit[row] != 0) p.failed[row] = 1;
   }
   commit_copies();
   wait_for_copies<0>();
@@ -177,28 +186,32 @@ __device__ inline Held hold_rows(const FewProductParams& p, const PairItem& item
 
 /// A warp's first tile; with SwiGLU the other is one of up.
 __device__ inline int tile_of(const FewProductParams& p) {
-  const int index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32;
   return p.swiglu != 0 ? index : index * kTiles;
 }
 
-__device__ inline Tiles tiles_of(const FewProductParams& p, int64_t expert) {
+template <int kPlanes>
+__device__ inline Tiles tiles_of(const FewProductParams& p, int64_t expert, int first_group) {
+  const bool beside = expert < 0;
+  Weights w = p.weights;
+  w.values = beside ? p.values_beside : w.values + expert * p.values_stride;
+  w.scales = beside ? p.scales_beside : w.scales + expert * p.scales_stride;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int tiles = (p.weights.n + kTile - 1) / kTile;
+  const int tiles = (w.n + kTile - 1) / kTile;
   const int step = p.swiglu != 0 ? tiles / 2 : 1;
   Tiles out;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     const int tile = min(tile_of(p) + i * step, tiles - 1);
-    const uint8_t* const values = tile_values(p.weights, tile) + expert * p.values_stride;
-    const uint8_t* const scales = tile_scales(p.weights, tile) + expert * p.scales_stride;
-    out.values[i] = reinterpret_cast<const uint4*>(values) + lane;
-    out.scales[i] = reinterpret_cast<const uint2*>(scales) + lane / 4;
+    out.values[i] = reinterpret_cast<const uint4*>(tile_values(w, tile)) + first_group * kPlanes * 32 + lane;
+    out.scales[i] = reinterpret_cast<const uint2*>(tile_scales(w, tile)) + first_group * 8 + lane / 4;
   }
   return out;
 }
 
 template <int kEights>
-__device__ inline void write(const FewProductParams& p, int count, uint32_t ids, const Sums<kEights>& total) {
+__device__ inline void write(const FewProductParams& p, float* y, const PairItem& item, uint32_t ids,
+                             const Sums<kEights>& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int columns = p.swiglu != 0 ? p.weights.n / 2 : p.weights.n;
   const int first = tile_of(p) * kTile + lane / 4;
@@ -208,8 +221,8 @@ __device__ inline void write(const FewProductParams& p, int count, uint32_t ids,
     for (int i = 0; i < 4; ++i) {
       const int row = 8 * e + lane % 4 * 2 + i % 2;
       const int n = first + i / 2 * 8;
-      if (row >= count) continue;
-      float* const to = p.y + int64_t{read_int(ids + row * 4)} * p.ldy;
+      if (row >= item.count) continue;
+      float* const to = y + int64_t{read_int(ids + row * 4)} * p.ldy;
       if (p.swiglu != 0) {
         if (n < columns) to[n] = swiglu(total[0][e][i], total[1][e][i]);
       } else {
@@ -220,46 +233,88 @@ __device__ inline void write(const FewProductParams& p, int count, uint32_t ids,
   }
 }
 
+template <int kPlanes>
+__device__ inline void ask_for_first(Asked<kPlanes>& asked, const Tiles& tiles, int groups) {
+#pragma unroll
+  for (int i = 0; i < kAhead<kPlanes>; ++i) {
+    if (i < groups) ask(asked, i, tiles, i);
+  }
+}
+
 template <int kPlanes, int kEights>
-__device__ inline void multiply_pairs(const FewProductParams& p, const PairItem& item, uint32_t begin,
-                                      Asked<kPlanes>& asked, const Tiles& tiles) {
-  const Held held = hold_rows(p, item, begin, kEights * 8);
+__device__ inline void multiply_pairs(const FewProductParams& p, float* y, const PairItem& item,
+                                      const Range& range, uint32_t begin, Asked<kPlanes>& asked,
+                                      const Tiles& tiles) {
+  const Held held = hold_rows(p, item, range, begin, kEights * 8);
   __syncthreads();
   Sums<kEights> total;
-  multiply<kPlanes, kEights>(asked, tiles, p.weights, held, total);
-  write<kEights>(p, item.count, begin, total);
+  multiply<kPlanes, kEights>(asked, tiles, range, held, total);
+  write<kEights>(p, y, item, begin, total);
 }
 
 /// Blocks: parts of the outputs, items.
-template <int kPlanes>
-__global__ void __launch_bounds__(kThreads, 2) batch_kernel(FewProductParams p) {
-  after_earlier_kernels();
+template <int kPlanes, int kWarps>
+__global__ void __launch_bounds__(kWarps * 32, kWarps == 4 ? kBatchBlocks : 2)
+    batch_kernel(FewProductParams p) {
+  // Later kernels begin when this one's items are there, so that product_batch() of `known` items may read
+  // them, and ask for weights, before the rows are there.
+  if (p.known == 0) wait_for_earlier_kernels();
   extern __shared__ __align__(16) uint8_t memory[];
   const uint32_t begin = shared_address(memory);
   const int slot = static_cast<int>(blockIdx.y);
-  const PairItem item = p.items[slot];
-  if (slot >= p.ends[kWidths - 1]) return;
-  const Tiles tiles = tiles_of(p, item.expert);
+  const int* const words = &p.items[slot].expert;
+  const PairItem item = {__ldcg(words), __ldcg(words + 1), __ldcg(words + 2)};
+  if (slot >= __ldcg(p.ends + kWidths - 1)) return after_earlier_kernels();
+  const Range range = {0, p.weights.groups(), 0, p.weights.leaves};
+  const Tiles tiles = tiles_of<kPlanes>(p, item.expert, 0);
   Asked<kPlanes> asked;
-#pragma unroll
-  for (int i = 0; i < kAhead<kPlanes>; ++i) {
-    if (i < p.weights.groups()) ask(asked, i, tiles, i);
-  }
+  ask_for_first(asked, tiles, range.count);
+  after_earlier_kernels();
+  float* const y = item.expert < 0 ? p.y_beside : p.y;
+  multiply_pairs<kPlanes, 1>(p, y, item, range, begin, asked, tiles);
+}
+
+/// Blocks: parts of the outputs, rows, leaves.
+__global__ void __launch_bounds__(kLeafWarps * 32, 4) leaves_kernel(FewProductParams p) {
+  let_later_kernels_begin();
+  extern __shared__ __align__(16) uint8_t memory[];
+  const uint32_t begin = shared_address(memory);
+  const int first = static_cast<int>(blockIdx.y) * kLeafRows;
+  const int leaf = static_cast<int>(blockIdx.z);
+  const PairItem item = {0, first, min(kLeafRows, p.rows - first)};
+  const int per_leaf = p.weights.groups() / p.weights.leaves;
+  const Range range = {leaf * per_leaf, per_leaf, leaf, 1};
+  const Tiles tiles = tiles_of<1>(p, 0, range.first);
+  Asked<1> asked;
+  ask_for_first(asked, tiles, range.count);
+  wait_for_earlier_kernels();
+  float* const y = p.y + leaf * p.leaf_stride;
   if (item.count <= 8) {
-    multiply_pairs<kPlanes, 1>(p, item, begin, asked, tiles);
+    multiply_pairs<1, 1>(p, y, item, range, begin, asked, tiles);
   } else {
-    multiply_pairs<kPlanes, 2>(p, item, begin, asked, tiles);
+    multiply_pairs<1, 2>(p, y, item, range, begin, asked, tiles);
   }
 }
 
 }  // namespace
 
-void product_batch(Launcher& launcher, const FewProductParams& p, int together) {
+void product_batch(Launcher& launcher, const FewProductParams& p, int warps) {
   const int tiles = (p.weights.n + kTile - 1) / kTile;
-  const int parts = (tiles + kWarps * kTiles - 1) / (kWarps * kTiles);
-  launcher.add(p.weights.planes == 2 ? batch_kernel<2> : batch_kernel<1>,
-               dim3(static_cast<unsigned>(parts), static_cast<unsigned>(p.slots)), dim3(kThreads), p,
-               batch_shared(p.weights, together));
+  const int parts = (tiles + warps * kTiles - 1) / (warps * kTiles);
+  const bool two = p.weights.planes == 2;
+  const auto kernel = warps == 4 ? (two ? batch_kernel<2, 4> : batch_kernel<1, 4>)
+                                 : (two ? batch_kernel<2, 8> : batch_kernel<1, 8>);
+  launcher.add(kernel, dim3(static_cast<unsigned>(parts), static_cast<unsigned>(p.slots)), dim3(warps * 32),
+               p, batch_shared(p.weights, kBatchPairs));
+}
+
+void product_leaves(Launcher& launcher, const FewProductParams& p) {
+  const int tiles = (p.weights.n + kTile - 1) / kTile;
+  const int parts = (tiles + kLeafWarps * kTiles - 1) / (kLeafWarps * kTiles);
+  launcher.add(leaves_kernel,
+               dim3(static_cast<unsigned>(parts), static_cast<unsigned>((p.rows + kLeafRows - 1) / kLeafRows),
+                    static_cast<unsigned>(p.weights.leaves)),
+               dim3(kLeafWarps * 32), p, leaf_shared(p.weights));
 }
 
 }  // namespace tercet::cuda

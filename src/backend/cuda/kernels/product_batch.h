@@ -7,8 +7,13 @@
 
 namespace tercet::cuda {
 
-/// As product_few() with `items`, for x.halves; they hold at most `together` pairs, 8 or 16. Needs
-/// batch_shared() bytes of shared memory.
-void product_batch(Launcher& launcher, const FewProductParams& params, int together);
+/// As product_few() with `items`, for x.halves; they hold at most kBatchPairs pairs. Needs batch_shared()
+/// bytes of shared memory; of `warps`, 4 or 8, of a block each has two tiles.
+void product_batch(Launcher& launcher, const FewProductParams& params, int warps);
+
+/// The leaves' sums of a dense product of weights in one plane, without SwiGLU, leaf_stride apart
+/// (LeafSumParams), by the same code; blocks have kLeafRows rows and a leaf each. Needs leaf_shared() bytes
+/// of shared memory.
+void product_leaves(Launcher& launcher, const FewProductParams& params);
 
 }  // namespace tercet::cuda

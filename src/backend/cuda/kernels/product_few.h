@@ -34,6 +34,14 @@ struct FewProductParams {
   int32_t together;  // set by product_few(): leaves that warps compute side by side, all of them or one
   int32_t narrower;  // set by product_many(): of which width it takes items
   int32_t swiglu;    // y has n / 2 columns: SwiGLU of the first half of the outputs with the second
+
+  // Of product_batch(), where there are items of expert −1 (PairParams): one more expert, which all rows
+  // take. Its "pair" r is row r: of x from row first_beside on, of y_beside.
+  int32_t first_beside;
+  int32_t known;  // whether a product_batch() ran since items, ends and sorted were written
+  const uint8_t* values_beside;
+  const uint8_t* scales_beside;
+  float* y_beside;
 };
 void product_few(Launcher& launcher, const FewProductParams& params);
 

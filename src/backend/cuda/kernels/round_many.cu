@@ -3,6 +3,7 @@
 #include "backend/cuda/kernels/block.cuh"
 #include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/round_many.h"
+#include "backend/cuda/kernels/round_source.cuh"
 
 namespace tercet::cuda {
 namespace {
@@ -115,15 +116,15 @@ __global__ void __launch_bounds__(kWarps * 32) round_many_kernel(RoundParams p) 
   after_earlier_kernels();
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (row >= p.rows) return;
-  const int64_t from = p.ids == nullptr ? row / p.x_div : p.ids[row];
+  const RoundSource source = source_of(p, row);
   const int parts = p.rest == nullptr ? 1 : 2;
   float* const rest = p.rest == nullptr ? nullptr : p.rest + row * p.k;
-  bool good = round_row(p, p.x + from * p.ldx, row * parts, rest);
+  bool good = round_row(p, source.x, row * parts, rest);
   if (rest != nullptr) {
     __syncwarp();
     good = round_row(p, rest, row * parts + 1, nullptr) && good;
   }
-  if (!good && threadIdx.x % 32 == 0) p.failed[p.ids == nullptr ? row / p.flag_div : p.ids[row]] = 1;
+  if (!good && threadIdx.x % 32 == 0) p.failed[source.flag] = 1;
 }
 
 }  // namespace

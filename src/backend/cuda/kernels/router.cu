@@ -9,7 +9,7 @@ __global__ void __launch_bounds__(32) choose_kernel(ChooseParams p) {
   after_earlier_kernels();
   __shared__ ChooseScratch scratch;
   const int64_t row = blockIdx.x;
-  choose_of_row<kPer>(p, row, scratch, [&](int place, int expert, float weight) {
+  choose_of_row<kPer, true>(p, row, scratch, [&](int place, int expert, float weight) {
     p.chosen_experts[row * p.chosen + place] = expert;
     p.weights[row * p.chosen + place] = weight;
   });

@@ -8,7 +8,8 @@
 namespace tercet::cuda {
 
 /// logits: [2·rows][experts], of a row r·step and, `rest` rows further, of what its rounding left. A logit
-/// that is not finite counts as 0 and sets failed[row], as does unfit[row] where `unfit` is not null.
+/// that is not finite counts as 0 and sets failed[row], as does unfit[row] where `unfit` is not null. Where
+/// `leaves` is not 0, a logit is the sum of so many, leaf_stride apart (LeafSumParams).
 struct ChooseParams {
   const float* logits;
   const float* bias;
@@ -18,7 +19,8 @@ struct ChooseParams {
   const uint8_t* unfit;
   int32_t rows, experts, chosen, normalise;
   float scaling;
-  int32_t step, rest, zero;
+  int32_t step, rest, leaves;
+  int64_t leaf_stride;
 };
 void choose_experts(Launcher& launcher, const ChooseParams& params);
 

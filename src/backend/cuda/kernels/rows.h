@@ -13,30 +13,35 @@ namespace tercet::cuda {
 /// rows + row (rule 10); norm_and_round() alone knows that.
 ///
 /// With `experts`, z is written first: of row r Σ weight·experts[r·chosen + j], ascending j, then + shared[r]
-/// where not null (combine() of router.h); norm_and_round() alone knows that too.
+/// where not null (combine() of router.h); or with `leaves_of_z`, as the sum of so many, leaf_stride apart
+/// from `parts` on, rows k apart (LeafSumParams). norm_and_round() alone knows these too.
 struct NormParams {
   float* x;
   float* z;
   const float* experts;  // [rows·chosen][k]
   const float* route_weights;
   const float* shared;
+  const float* parts;
   const float* weight;
   float* h;
   Rounded rounded;
   uint8_t* unfit;
-  int64_t ldx, ldz, ldh;
+  int64_t ldx, ldz, ldh, leaf_stride;
   int32_t rows, k;
   float eps;
-  int32_t leaves, rest, chosen;
+  int32_t leaves, rest, chosen, leaves_of_z, zero;
 };
 void norm(Launcher& launcher, const NormParams& params);
 
 /// Rounds rows for products. Row i of the result is of x[ids[i]] (ids null: x[i / x_div]) in the form that
 /// `weights` asks for, or list[which[i]] where `which` is not null. A row that fails sets
 /// failed[ids[i]] or failed[i / flag_div]. With `rest`, [rows][k] floats of scratch, each row gives two
-/// rounded rows, itself and what its rounding left (rule 10).
+/// rounded rows, itself and what its rounding left (rule 10). Where `beside` is not null, rows from
+/// first_beside on are of that, one after another, and set failed from its beginning on; round_held_rows()
+/// and round_many() alone know that.
 struct RoundParams {
   const float* x;
+  const float* beside;
   const int32_t* ids;
   const Weights* list;
   const int32_t* which;
@@ -45,7 +50,7 @@ struct RoundParams {
   Rounded rounded;
   Weights weights;
   int64_t ldx;
-  int32_t rows, k, x_div, flag_div, units_per_row, zero;
+  int32_t rows, k, x_div, flag_div, units_per_row, first_beside;
 };
 void round_rows(Launcher& launcher, const RoundParams& params);
 

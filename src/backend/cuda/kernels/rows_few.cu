@@ -1,6 +1,7 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/halves.cuh"
+#include "backend/cuda/kernels/round_source.cuh"
 #include "backend/cuda/kernels/rounding.cuh"
 #include "backend/cuda/kernels/rows_few.h"
 
@@ -84,63 +85,92 @@ __device__ bool round_held(float* x, int k, int leaves, const Rounded& out, int6
   return finite;
 }
 
-/// Number i of a row's experts, summed up (rule 11).
-__device__ inline float combined(const NormParams& p, int64_t row, int i) {
-  float z = 0.0F;
+__device__ inline float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
+__device__ inline void store_four(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
+__device__ inline float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+
+/// Numbers i … i + 3 of a row's experts, summed up (rule 11).
+__device__ inline float4 combined(const NormParams& p, int64_t row, int i) {
+  const float* from = p.experts + row * p.chosen * p.k + i;
+  const float* weights = p.route_weights + row * p.chosen;
+  float4 z = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll 8
   for (int j = 0; j < p.chosen; ++j) {
-    const int64_t pair = row * p.chosen + j;
-    z = fma_(p.route_weights[pair], p.experts[pair * p.k + i], z);
+    const float weight = weights[j];
+    const float4 y = load_four(from + int64_t{j} * p.k);
+    z = {fma_(weight, y.x, z.x), fma_(weight, y.y, z.y), fma_(weight, y.z, z.z), fma_(weight, y.w, z.w)};
   }
-  return p.shared == nullptr ? z : z + p.shared[row * p.k + i];
+  return p.shared == nullptr ? z : plus(z, load_four(p.shared + row * p.k + i));
+}
+
+/// Of a product's leaves.
+__device__ inline float4 summed(const NormParams& p, int64_t row, int i) {
+  const float* from = p.parts + row * p.k + i;
+  float4 z = load_four(from);
+#pragma unroll 7
+  for (int leaf = 1; leaf < p.leaves_of_z; ++leaf) z = plus(z, load_four(from + leaf * p.leaf_stride));
+  return z;
+}
+
+/// What is normed of a row, to shared memory; sums on the way go where they belong.
+__device__ inline void hold_sums(const NormParams& p, int64_t row, float* x) {
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < p.k; i += kThreads * 4) {
+    float4 value = load_four(p.x + row * p.ldx + i);
+    if (p.z != nullptr) {
+      float* const at = p.z + row * p.ldz + i;
+      float4 z;
+      if (p.experts != nullptr) {
+        z = combined(p, row, i);
+      } else {
+        z = p.leaves_of_z > 0 ? summed(p, row, i) : load_four(at);
+      }
+      value = plus(value, z);
+      if (p.experts != nullptr || p.leaves_of_z > 0) store_four(at, z);
+      store_four(p.x + row * p.ldx + i, value);
+    }
+    store_four(x + i, value);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) norm_kernel(NormParams p) {
-  extern __shared__ float x[];
+  let_later_kernels_begin();
+  extern __shared__ __align__(16) float x[];
   __shared__ Scratch s;
   const int64_t row = blockIdx.x;
   float* const weight = x + p.k;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < p.k; i += kThreads) weight[i] = p.weight[i];
-  after_earlier_kernels();  // none of which writes weights
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < p.k; i += kThreads) {
-    float value = p.x[row * p.ldx + i];
-    if (p.z != nullptr) {
-      if (p.experts != nullptr) p.z[row * p.ldz + i] = combined(p, row, i);
-      value = value + p.z[row * p.ldz + i];
-      p.x[row * p.ldx + i] = value;
-    }
-    x[i] = value;
-  }
+  wait_for_earlier_kernels();
+  hold_sums(p, row, x);
   __syncthreads();
   float lane_sum = 0.0F;
   if (threadIdx.x < kRowThreads) {
-#pragma unroll 4
+#pragma unroll 8
     for (int i = static_cast<int>(threadIdx.x); i < p.k; i += kRowThreads)
       lane_sum = fma_(x[i], x[i], lane_sum);
   }
   const float mean = lane_tree_once(lane_sum, s) / static_cast<float>(p.k);
   const float r = 1.0F / sqrt_(mean + p.eps);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll 2
-  for (int g = static_cast<int>(threadIdx.x) / 32; g < p.k / kBlock; g += kWarps) {
-    const int at = g * kBlock + lane;
-    const float a = (x[at] * r) * weight[at];
-    const float b = (x[at + 32] * r) * weight[at + 32];
-    p.h[row * p.ldh + at] = x[at] = a;
-    p.h[row * p.ldh + at + 32] = x[at + 32] = b;
-    keep_exponent(s, g, a, b);
-  }
-  const bool fit = round_held(x, p.k, p.leaves, p.rounded, row, s);
-  if (p.rest != 0) {  // which x is now
-    Rounded rest = p.rounded;
-    rest.planes = nullptr;
+  bool fit = true;
+#pragma unroll 1
+  for (int part = 0; part <= p.rest; ++part) {
+    Rounded out = p.rounded;
 #pragma unroll 2
     for (int g = static_cast<int>(threadIdx.x) / 32; g < p.k / kBlock; g += kWarps) {
-      keep_exponent(s, g, x[g * kBlock + lane], x[g * kBlock + lane + 32]);
+      const int at = g * kBlock + lane;
+      float a = x[at];
+      float b = x[at + 32];
+      if (part == 0) {
+        p.h[row * p.ldh + at] = x[at] = a = (a * r) * weight[at];
+        p.h[row * p.ldh + at + 32] = x[at + 32] = b = (b * r) * weight[at + 32];
+      }
+      keep_exponent(s, g, a, b);
     }
-    round_held(x, p.k, p.leaves, rest, p.rows + row, s);
+    if (part > 0) out.planes = nullptr;  // x is now what the rounding left, which goes to halves alone
+    const bool good = round_held(x, p.k, p.leaves, out, row + int64_t{part} * p.rows, s);
+    if (part == 0) fit = good;
   }
   if (threadIdx.x == 0) p.unfit[row] = fit ? 0 : 1;
 }
@@ -150,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) round_kernel(RoundParams p) {
   extern __shared__ float x[];
   __shared__ Scratch s;
   const int64_t row = blockIdx.x;
-  const float* from = p.x + (p.ids == nullptr ? row / p.x_div : p.ids[row]) * p.ldx;
+  const RoundSource source = source_of(p, row);
   const int parts = p.rest == nullptr ? 1 : 2;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   bool finite = true;
@@ -159,8 +189,8 @@ __global__ void __launch_bounds__(kThreads) round_kernel(RoundParams p) {
     if (part == 0) {
 #pragma unroll 4
       for (int g = static_cast<int>(threadIdx.x) / 32; g < p.k / kBlock; g += kWarps) {
-        x[g * kBlock + lane] = from[g * kBlock + lane];
-        x[g * kBlock + lane + 32] = from[g * kBlock + lane + 32];
+        x[g * kBlock + lane] = source.x[g * kBlock + lane];
+        x[g * kBlock + lane + 32] = source.x[g * kBlock + lane + 32];
       }
     }
 #pragma unroll 2
@@ -170,7 +200,7 @@ __global__ void __launch_bounds__(kThreads) round_kernel(RoundParams p) {
     }
     finite = round_held(x, p.k, p.weights.leaves, p.rounded, row * parts + part, s) && finite;
   }
-  if (!finite && threadIdx.x == 0) p.failed[p.ids == nullptr ? row / p.flag_div : p.ids[row]] = 1;
+  if (!finite && threadIdx.x == 0) p.failed[source.flag] = 1;
 }
 
 }  // namespace

@@ -84,17 +84,16 @@ __device__ inline void put_in_cache(const WriteKvParams& p, int64_t row, const H
   if (!head.finite) p.failed[row] = 1;
 }
 
-/// A row's head from qkv to its query or its place in the cache; queries are replaced in qkv too.
-__device__ inline void write_head(const WriteKvAndQueriesParams& params, int64_t row, int head) {
+/// A row's head x, likewise, to its query or its place in the cache; in qkv it replaces queries and keys, or
+/// all heads (`replaces`).
+__device__ inline void write_head(const WriteKvAndQueriesParams& params, int64_t row, int head, float (&x)[4],
+                                  bool replaces) {
   const WriteKvParams& p = params.write;
   const HeadRole role = head_role(p, head);
-  float* const at = p.qkv + row * p.ld + head * kHead + threadIdx.x % 32;
-  float x[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = at[32 * i];
   const RoundedHead rounded =
       round_whole_head(x, role, role.query ? p.q_norm : p.k_norm, p.angles + row * 64, p.eps);
-  if (!role.value) {
+  if (!role.value || replaces) {
+    float* const at = p.qkv + row * p.ld + head * kHead + threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 4; ++i) at[32 * i] = x[i];
   }
@@ -104,6 +103,15 @@ __device__ inline void write_head(const WriteKvAndQueriesParams& params, int64_t
   } else {
     put_in_cache(p, row, role, p.places.position[row], p.places.first_page[row], rounded);
   }
+}
+
+/// The same from qkv.
+__device__ inline void write_head(const WriteKvAndQueriesParams& params, int64_t row, int head) {
+  const float* const at = params.write.qkv + row * params.write.ld + head * kHead + threadIdx.x % 32;
+  float x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = at[32 * i];
+  write_head(params, row, head, x, false);
 }
 
 }  // namespace tercet::cuda

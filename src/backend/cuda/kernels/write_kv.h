@@ -10,6 +10,14 @@ struct WriteKvAndQueriesParams {
   WriteKvParams write;
   Queries queries;
 };
-void write_kv_and_queries(Launcher& launcher, const WriteKvAndQueriesParams& params);
+/// With `leaves`, qkv is first made of so many sums, leaf_stride apart from `parts` on, rows write.ld apart
+/// (LeafSumParams).
+struct WriteKvOfLeavesParams {
+  WriteKvAndQueriesParams both;
+  const float* parts;
+  int64_t leaf_stride;
+  int32_t leaves, zero;
+};
+void write_kv_and_queries(Launcher& launcher, const WriteKvOfLeavesParams& params);
 
 }  // namespace tercet::cuda

@@ -8,6 +8,8 @@ namespace {
 /// Pairs of an expert, on average, from which on four kernels, for pieces of 128 pairs and of fewer, are
 /// worth their beginnings and ends.
 constexpr int64_t kNarrowsFrom = 96;
+/// Warps of product_leaves() that a multiprocessor has registers for.
+constexpr int64_t kLeafWarps = 16;
 
 }  // namespace
 
@@ -18,6 +20,14 @@ int mma_rows_together(const Weights& weights, int64_t rows) {
 int64_t leaf_floats(const Weights& weights, int64_t rows, int together, int parts, int processors) {
   const int64_t pieces = (rows + together - 1) / together * parts;
   return weights.leaves > 1 && 2 * pieces <= processors ? rows * weights.n : 0;
+}
+
+bool takes_leaves(const DeviceTraits& device, const Weights& weights, int64_t rows) {
+  const int64_t tiles = (weights.n + kTile - 1) / kTile;
+  const int64_t pieces = (rows + kLeafRows - 1) / kLeafRows;
+  return device.wgmma() && weights.planes == 1 && weights.leaves > 1 &&
+         tiles / 2 * pieces * weights.leaves <= kLeafWarps * device.processors &&
+         static_cast<int64_t>(leaf_shared(weights)) <= device.shared_bytes;
 }
 
 int rows_together(const Weights& weights, bool swiglu, int64_t rows, int64_t copies, int processors) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/limits.h"
+#include "backend/cuda/select/device.h"
 
 namespace tercet::cuda {
 
@@ -16,5 +17,8 @@ int mma_rows_together(const Weights& weights, int64_t rows);
 /// 0. y is scratch of as many floats for each leaf, without SwiGLU; add_leaves() makes y of it. `parts`: of
 /// the outputs, that blocks side by side take.
 int64_t leaf_floats(const Weights& weights, int64_t rows, int together, int parts, int processors);
+
+/// Whether product_leaves() computes these instead: rows so few that all blocks run at once.
+bool takes_leaves(const DeviceTraits& device, const Weights& weights, int64_t rows);
 
 }  // namespace tercet::cuda

@@ -67,5 +67,28 @@ TEST(MmaParts, AreOfSixteenTilesOrOfEightOfGateAndAsManyOfUp) {
   EXPECT_EQ(mma_parts(weights(2 * 784, 64, 1), 1), 7);
 }
 
+TEST(TakesLeaves, WhereRowsAndOutputsAreFew) {
+  constexpr DeviceTraits kH200{.major = 9, .minor = 0, .processors = 132, .shared_bytes = 227 << 10};
+  const auto takes = [&](int32_t n, int32_t planes, int32_t leaves, int64_t rows, bool plain = false) {
+    Weights w = weights(n, 2048, planes);
+    w.leaves = leaves;
+    DeviceTraits device = kH200;
+    device.plain = plain;
+    return takes_leaves(device, w, rows);
+  };
+  EXPECT_TRUE(takes(5120, 1, 4, 48));
+  EXPECT_FALSE(takes(5120, 1, 4, 49));
+  EXPECT_TRUE(takes(2048, 1, 8, 64));
+  EXPECT_FALSE(takes(2048, 1, 8, 65));
+  EXPECT_FALSE(takes(2048, 2, 8, 8));
+  EXPECT_FALSE(takes(2048, 1, 1, 8));
+  EXPECT_FALSE(takes(2048, 1, 8, 8, true));
+  EXPECT_TRUE(takes(16 * 2 * 16 * 33, 1, 4, 16));  // a warp for two tiles and a leaf: 16 of a multiprocessor
+  EXPECT_FALSE(takes(16 * 2 * 16 * 33 + 32, 1, 4, 16));
+  Weights longer = weights(2048, 1 << 17, 1);  // 32 KB of a row in a leaf
+  longer.leaves = 8;
+  EXPECT_FALSE(takes_leaves(kH200, longer, 8));
+}
+
 }  // namespace
 }  // namespace tercet::cuda

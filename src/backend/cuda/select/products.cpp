@@ -14,6 +14,9 @@ constexpr int64_t kManyRowsByWgmma = 5;
 constexpr int64_t kBatchAverage = 12;
 /// Up to here a norm rounds its rows for the router too.
 constexpr int64_t kRestRows = 128;
+/// Rows, and pairs, up to which the block that chooses last sorts all.
+constexpr int64_t kChoiceRows = 128;
+constexpr int64_t kChoicePairs = 2048;
 /// From here on a warp rounds a row, below a block.
 constexpr int64_t kWarpRows = 1024;
 
@@ -90,6 +93,10 @@ std::string_view against_fast(const DeviceTraits& device, const ExpertsForm& exp
   return fragments(experts.gate_up) && fragments(experts.down) ? std::string_view() : kNoFragments;
 }
 
+bool batch_fits(const DeviceTraits& device, const Weights& weights) {
+  return static_cast<int64_t>(batch_shared(weights, kBatchPairs)) <= device.shared_bytes;
+}
+
 Choice<ExpertsKernel> choose_sorted(const DeviceTraits& device, const ExpertsForm& experts, int64_t pairs,
                                     int64_t k) {
   const std::string_view against = against_many(device, pairs, k, experts.tame);
@@ -98,17 +105,10 @@ Choice<ExpertsKernel> choose_sorted(const DeviceTraits& device, const ExpertsFor
   if (pairs > kBatchAverage * std::min(pairs, experts.count)) {
     return {many, "pairs enough of an expert to share its weights' way through shared memory"};
   }
-  if (batch_pairs(device, experts) == 0) return {many, "eight rows do not fit into shared memory at once"};
+  if (!batch_fits(device, experts.gate_up) || !batch_fits(device, experts.down)) {
+    return {many, "eight rows do not fit into shared memory at once"};
+  }
   return {ExpertsKernel::sorted_batch, "few pairs of an expert: its weights go straight into registers"};
-}
-
-/// As batch_pairs(), of one of an expert's matrices.
-int batch_pairs_of(const DeviceTraits& device, const Weights& w) {
-  // Two blocks of a multiprocessor hide each other's waits.
-  const int64_t half = (device.shared_bytes - kSystemShared) / 2;
-  if (static_cast<int64_t>(batch_shared(w, kBatchPairs)) <= half) return kBatchPairs;
-  constexpr int kHalf = kBatchPairs / 2;
-  return static_cast<int64_t>(batch_shared(w, kHalf)) <= device.shared_bytes ? kHalf : 0;
 }
 
 /// Whether norm_and_round() can hold rows of k numbers.
@@ -118,8 +118,10 @@ bool norm_holds(const DeviceTraits& device, int64_t k) {
 
 }  // namespace
 
-int batch_pairs(const DeviceTraits& device, const ExpertsForm& experts) {
-  return std::min(batch_pairs_of(device, experts.gate_up), batch_pairs_of(device, experts.down));
+int batch_warps(const DeviceTraits& device, const Weights& weights) {
+  // More, smaller blocks leave less unused when the last ones run.
+  const auto shared = static_cast<int64_t>(batch_shared(weights, kBatchPairs)) + kSystemShared;
+  return kBatchBlocks * shared <= device.shared_bytes + kSystemShared ? 4 : 8;
 }
 
 Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const ExpertsForm& experts,
@@ -140,6 +142,28 @@ Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const Expe
   if (pairs <= kLonePairs && fits)
     return {ExpertsKernel::row, "a row's experts fit into shared memory at once"};
   return choose_sorted(device, experts, pairs, experts.down.k);
+}
+
+bool goes_beside(const DeviceTraits& device, const ExpertsForm& experts, const Weights& gate_up,
+                 const Weights& down, int64_t pairs, int64_t chosen) {
+  const auto alike = [](const Weights& a, const Weights& b) {
+    return a.n == b.n && a.k == b.k && a.group == b.group && a.planes == b.planes && a.wide == b.wide &&
+           a.leaves == b.leaves;
+  };
+  return alike(experts.gate_up, gate_up) && alike(experts.down, down) &&
+         choose_experts_gate_up(device, experts, pairs).kernel == ExpertsKernel::sorted_batch &&
+         choose_experts_down(device, experts, pairs, chosen).kernel == ExpertsKernel::sorted_batch;
+}
+
+Choice<ChoiceKernel> choose_choice(const DeviceTraits& device, ProductKernel router, int64_t rows,
+                                   int64_t chosen) {
+  if (device.plain) return {ChoiceKernel::alone, kPlainAsked};
+  if (router != ProductKernel::many)
+    return {ChoiceKernel::alone, "no product of many rows by wgmma goes before"};
+  if (rows > kChoiceRows || rows * chosen > kChoicePairs) {
+    return {ChoiceKernel::alone, "many pairs for one block to sort"};
+  }
+  return {ChoiceKernel::with_sort, "few pairs: a block can sort them, once all are there"};
 }
 
 Choice<SumKernel> choose_sum(const DeviceTraits& device, int64_t k) {
@@ -191,6 +215,10 @@ std::string_view name_of(ExpertsKernel kernel) {
                                          "product_many, sorted pairs",
                                          "product_mma, sorted pairs"};
   return kNames[static_cast<size_t>(kernel)];
+}
+
+std::string_view name_of(ChoiceKernel kernel) {
+  return kernel == ChoiceKernel::alone ? "choose_experts" : "choose_and_sort";
 }
 
 std::string_view name_of(SumKernel kernel) {

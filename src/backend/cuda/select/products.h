@@ -49,15 +49,28 @@ struct ExpertsForm {
   int64_t count = 0;
 };
 
-/// How many pairs of an expert product_batch() can take at a time, of gate and up as of down: 8 or 16; 0
-/// where not even those fit.
-int batch_pairs(const DeviceTraits& device, const ExpertsForm& experts);
+/// Warps of a block of product_batch().
+int batch_warps(const DeviceTraits& device, const Weights& weights);
 
 /// For so many pairs of a row and an expert, `chosen` of each row.
 Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const ExpertsForm& experts,
                                              int64_t pairs);
 Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const ExpertsForm& experts,
                                           int64_t pairs, int64_t chosen);
+
+/// Whether a shared expert of such weights, which are `tame`, is one more expert for product_batch(), of gate
+/// and up as of down.
+bool goes_beside(const DeviceTraits& device, const ExpertsForm& experts, const Weights& gate_up,
+                 const Weights& down, int64_t pairs, int64_t chosen);
+
+/// What chooses a row's experts.
+enum class ChoiceKernel : uint8_t {
+  alone,      // choose_experts() of router.h
+  with_sort,  // choose_and_sort() of pairs.h, if product_batch() follows, else choose_experts(), later
+};
+/// After a router's product by that kernel.
+Choice<ChoiceKernel> choose_choice(const DeviceTraits& device, ProductKernel router, int64_t rows,
+                                   int64_t chosen);
 
 /// What sums up a row's experts (rule 11), k numbers each, where `row` of experts_down does not.
 enum class SumKernel : uint8_t {
@@ -94,6 +107,7 @@ NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k, bool may
 
 std::string_view name_of(ProductKernel kernel);
 std::string_view name_of(ExpertsKernel kernel);
+std::string_view name_of(ChoiceKernel kernel);
 std::string_view name_of(SumKernel kernel);
 std::string_view name_of(RoundKernel kernel);
 

@@ -170,9 +170,7 @@ TEST(ChooseProduct, NeverAsksForMoreSharedMemoryThanTheDeviceHas) {
           EXPECT_LE(down_shared(w, 8), static_cast<size_t>(device.shared_bytes));
         }
         if (choose_experts_gate_up(device, experts, 128).kernel == ExpertsKernel::sorted_batch) {
-          const int pairs = batch_pairs(device, experts);
-          EXPECT_LE(batch_shared(w, pairs), static_cast<size_t>(device.shared_bytes));
-          EXPECT_GT(pairs, 0);
+          EXPECT_LE(batch_shared(w, kBatchPairs), static_cast<size_t>(device.shared_bytes));
         }
       }
     }
@@ -227,18 +225,45 @@ TEST(ChooseExperts, OfTwelvePairsOnAverageShareTheirWeights) {
   }
 }
 
-TEST(BatchPairs, HaveRoomInHalfOfAMultiprocessor) {
-  EXPECT_EQ(batch_pairs(kH200, experts_of(128, 2048, 768)), 16);
-  EXPECT_EQ(batch_pairs(kH200, experts_of(192, 4096, 1536)), 8);
-  // 116 and 114 KB of rows for sixteen; 227 KB hold eight up to k = 14,016.
-  const auto of = [](int32_t k, int32_t leaves) {
-    return batch_pairs(kH200, {weights(1024, k, 1, leaves), weights(1024, 768, 1, 1), true, true, 128});
+TEST(BatchWarps, AreFourWhereFiveBlocksHaveRoom) {
+  EXPECT_EQ(batch_warps(kH200, weights(1536, 2048, 1, 4)), 4);
+  EXPECT_EQ(batch_warps(kH200, weights(2048, 768, 1, 1)), 4);
+  EXPECT_EQ(batch_warps(kH200, weights(3072, 4096, 1, 8)), 8);
+  // Eight rows of 43 groups take 45 KB, of 44 too much for five blocks.
+  EXPECT_EQ(batch_warps(kH200, weights(1536, 2752, 1, 1)), 4);
+  EXPECT_EQ(batch_warps(kH200, weights(1536, 2816, 1, 1)), 8);
+}
+
+TEST(GoesBeside, WhereTheSharedExpertIsLikeTheOthers) {
+  const ExpertsForm experts = experts_of(128, 2048, 768);
+  const auto goes = [&](const DeviceTraits& device, const Weights& gate_up, const Weights& down,
+                        int64_t pairs) { return goes_beside(device, experts, gate_up, down, pairs, 8); };
+  EXPECT_FALSE(goes(kH200, experts.gate_up, experts.down, 32));
+  EXPECT_TRUE(goes(kH200, experts.gate_up, experts.down, 33));
+  EXPECT_TRUE(goes(kH200, experts.gate_up, experts.down, 1536));
+  EXPECT_FALSE(goes(kH200, experts.gate_up, experts.down, 1537));
+  EXPECT_TRUE(goes(kA100, experts.gate_up, experts.down, 512));
+  EXPECT_FALSE(goes(plain(kH200), experts.gate_up, experts.down, 512));
+  for (const Weights& other :
+       {weights(1600, 2048, 1, 8), weights(1536, 1024, 1, 8), weights(1536, 2048, 2, 8),
+        weights(1536, 2048, 1, 4), weights(1536, 2048, 1, 8, 32)}) {
+    EXPECT_FALSE(goes(kH200, other, experts.down, 512));
+  }
+  EXPECT_FALSE(goes(kH200, experts.gate_up, weights(2048, 800, 1, 2), 512));
+}
+
+TEST(ChooseChoice, SortsFewPairsAtOnce) {
+  const auto choose = [](ProductKernel router, int64_t rows, int64_t chosen) {
+    return choose_choice(kH200, router, rows, chosen).kernel;
   };
-  EXPECT_EQ(of(3456, 2), 16);
-  EXPECT_EQ(of(3520, 1), 8);
-  EXPECT_EQ(of(14016, 1), 8);
-  EXPECT_EQ(of(14080, 4), 0);
-  EXPECT_EQ(batch_pairs(kH200, {weights(1024, 768, 1, 1), weights(1024, 14080, 1, 4), true, true, 128}), 0);
+  EXPECT_EQ(choose(ProductKernel::many, 5, 8), ChoiceKernel::with_sort);
+  EXPECT_EQ(choose(ProductKernel::many, 128, 16), ChoiceKernel::with_sort);
+  EXPECT_EQ(choose(ProductKernel::many, 128, 17), ChoiceKernel::alone);
+  EXPECT_EQ(choose(ProductKernel::many, 129, 1), ChoiceKernel::alone);
+  EXPECT_EQ(choose(ProductKernel::few, 5, 8), ChoiceKernel::alone);
+  EXPECT_EQ(choose_choice(plain(kH200), ProductKernel::many, 5, 8).kernel, ChoiceKernel::alone);
+  EXPECT_THAT(lines_of(kH200, "choice of experts"),
+              ElementsAre("1-4 choose_experts", "5-128 choose_and_sort", "129-8192 choose_experts"));
 }
 
 TEST(ChooseSum, LeavesItToANormThatHoldsARow) {

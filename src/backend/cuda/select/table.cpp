@@ -75,6 +75,11 @@ std::vector<TableLine> kernel_table(const DeviceTraits& device, int64_t most) {
          return Named::of(choose_fold(device, share, true, rows, kHeads * kHeadNumbers, kLeaves));
        }},
       {"router", [&](int64_t rows) { return Named::of(choose_router(device, router, rows, true)); }},
+      {"choice of experts",
+       [&](int64_t rows) {
+         const ProductKernel kernel = choose_router(device, router, rows, true).kernel;
+         return Named::of(choose_choice(device, kernel, rows, kChosen));
+       }},
       {"experts' gate and up",
        [&](int64_t rows) { return Named::of(choose_experts_gate_up(device, experts, rows * kChosen)); }},
       {"experts' down",
