@@ -9,6 +9,9 @@ namespace {
 constexpr int64_t kTiledRowHeads = 160;
 /// Spans leave less to fold; from so many on they are enough for the device.
 constexpr int64_t kManySpans = 384;
+/// Likewise of so many rows, whose fold from spans also rounds them for the product that follows.
+constexpr int64_t kSpansOfMany = 128;
+constexpr int64_t kManyRows = 5;
 constexpr int64_t kBlockKeys = 64;
 
 }  // namespace
@@ -28,7 +31,8 @@ Choice<AttentionKernel> choose_attention(const DeviceTraits& device, int64_t hea
 
 Choice<AloneShare> choose_share(int64_t rows, int64_t kv_heads, int64_t last_position) {
   const int64_t spans = last_position / (kBlockKeys * kSpanBlocks) + 1;
-  if (rows * kv_heads * spans >= kManySpans) return {AloneShare::span, "spans enough for the device"};
+  const int64_t enough = rows < kManyRows ? kManySpans : kSpansOfMany;
+  if (rows * kv_heads * spans >= enough) return {AloneShare::span, "spans enough for the device"};
   return {AloneShare::block, "too few spans for the device"};
 }
 

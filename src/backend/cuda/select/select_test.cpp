@@ -73,10 +73,10 @@ TEST(KernelTable, OfAnH200) {
                           "129-8192 norm_and_round, into halves"));
   EXPECT_THAT(lines_of(kH200, "linear"), ElementsAre("1-4 product_row", "5-8192 product_many"));
   EXPECT_THAT(lines_of(kH200, "attention, one sequence"),
-              ElementsAre("1-9 attention_blocks, a warp a block", "10-19 attention_blocks, a warp a span",
+              ElementsAre("1-4 attention_blocks, a warp a block", "5-19 attention_blocks, a warp a span",
                           "20-8192 attention_tiles"));
   EXPECT_THAT(lines_of(kH200, "fold, a row a sequence"),
-              ElementsAre("1-9 fold_blocks", "10-8192 fold_and_round"));
+              ElementsAre("1-4 fold_blocks", "5-8192 fold_and_round"));
   EXPECT_THAT(lines_of(kH200, "router"),
               ElementsAre("1-2 product_row", "3-4 product_few", "5-8192 product_many"));
   for (const char* operation : {"experts' gate and up", "experts' down"}) {
@@ -98,10 +98,10 @@ TEST(KernelTable, OfDevicesWithoutWgmma) {
     EXPECT_THAT(lines_of(device, "linear"),
                 ElementsAre("1-4 product_row", "5-8 product_few", "9-8192 product_mma"));
     EXPECT_THAT(lines_of(device, "attention, one sequence"),
-                ElementsAre("1-9 attention_blocks, a warp a block", "10-19 attention_blocks, a warp a span",
+                ElementsAre("1-4 attention_blocks, a warp a block", "5-19 attention_blocks, a warp a span",
                             "20-8192 attention_mma"));
     EXPECT_THAT(lines_of(device, "fold, a row a sequence"),
-                ElementsAre("1-9 fold_blocks", "10-8192 fold_and_round"));
+                ElementsAre("1-4 fold_blocks", "5-8 fold_spans", "9-8192 fold_and_round"));
     EXPECT_THAT(lines_of(device, "experts' gate and up"),
                 ElementsAre("1-4 product_row", "5-288 product_batch, sorted pairs",
                             "289-8192 product_mma, sorted pairs"));
@@ -323,8 +323,12 @@ TEST(ChooseAttention, TakesPlainKernelsWhereManyHeadsShare) {
 }
 
 TEST(ChooseShare, CountsTheSpansOfTheLongestRow) {
-  EXPECT_EQ(choose_share(48, 8, 255).kernel, AloneShare::span);
-  EXPECT_EQ(choose_share(47, 8, 255).kernel, AloneShare::block);
+  EXPECT_EQ(choose_share(16, 8, 255).kernel, AloneShare::span);
+  EXPECT_EQ(choose_share(15, 8, 255).kernel, AloneShare::block);
+  EXPECT_EQ(choose_share(5, 8, 256 * 3).kernel, AloneShare::span);
+  EXPECT_EQ(choose_share(5, 8, 256 * 3 - 1).kernel, AloneShare::block);
+  EXPECT_EQ(choose_share(4, 8, 256 * 11).kernel, AloneShare::span);
+  EXPECT_EQ(choose_share(4, 8, 256 * 11 - 1).kernel, AloneShare::block);
   EXPECT_EQ(choose_share(1, 8, 256 * 47).kernel, AloneShare::span);
   EXPECT_EQ(choose_share(1, 8, 256 * 47 - 1).kernel, AloneShare::block);
 }
