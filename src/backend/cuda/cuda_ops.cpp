@@ -369,7 +369,7 @@ class CudaOps final : public Ops {
     if (a.tile_count > 0) a.mma ? attention_mma(launcher_, tiles) : attention_tiles(launcher_, tiles);
     AttentionParams alone = p;
     alone.rows = a.alone_count;
-    return alone.rows > 0 && attend_by_blocks(step, alone, a.alone);
+    return alone.rows > 0 && attend_by_blocks(step, alone, a);
   }
 
   CudaStep::Attention plan_attention(const CudaStep& step, int32_t sharing, int32_t kv_heads) {
@@ -378,11 +378,17 @@ class CudaOps final : public Ops {
     std::vector<AttentionTile> tiles;
     std::vector<int32_t> last;  // position of each tile
     std::vector<int32_t> alone;
+    std::vector<int32_t> positions;  // of rows that attend alone
+    std::vector<bool> begins;        // a sequence
     for (const SequenceRows& sequence : step.batch.sequences) {
       const AttentionKernel kernel =
           choose_attention(device_, sharing * kv_heads, kv_heads, sequence.rows).kernel;
       if (kernel == AttentionKernel::alone) {
-        for (int32_t i = 0; i < sequence.rows; ++i) alone.push_back(sequence.first_row + i);
+        for (int32_t i = 0; i < sequence.rows; ++i) {
+          alone.push_back(sequence.first_row + i);
+          positions.push_back(sequence.position + i);
+          begins.push_back(i == 0);
+        }
         continue;
       }
       out.mma = kernel == AttentionKernel::mma;  // of all tiles of a device
@@ -393,6 +399,7 @@ class CudaOps final : public Ops {
       }
     }
     out.alone_count = static_cast<int32_t>(alone.size());
+    out.parts = plan_parts(step, sharing * kv_heads, positions, begins);
     if (tiles.empty()) return out;
     std::vector<size_t> order(tiles.size());  // the longest first: blocks end together
     std::iota(order.begin(), order.end(), size_t{0});
@@ -405,41 +412,69 @@ class CudaOps final : public Ops {
     return out;
   }
 
+  static int32_t spans_of(int32_t position) { return position / (kPageTokens * kSpanBlocks) + 1; }
+  /// That a row's partial results have room for.
+  static int32_t most_spans(const CudaStep& step) {
+    return static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(spans_of(step.last_position))));
+  }
+
+  /// `positions`: of the rows that attend alone; `begins`: whether a row is the first of its sequence.
+  std::vector<CudaStep::Attention::Part> plan_parts(const CudaStep& step, int32_t heads,
+                                                    const std::vector<int32_t>& positions,
+                                                    const std::vector<bool>& begins) {
+    constexpr int64_t kMostFloats = int64_t{16} << 20;
+    const int64_t row_floats = int64_t{heads} * most_spans(step) * kPartial;
+    const auto at_a_time = static_cast<size_t>(std::max<int64_t>(kMostFloats / row_floats, 1));
+    std::vector<CudaStep::Attention::Part> parts;
+    for (size_t first = 0; first < positions.size(); first += at_a_time) {
+      const size_t end = std::min(first + at_a_time, positions.size());
+      std::vector<SpanRows> groups;
+      int32_t spans = 0;
+      for (size_t i = first; i < end;) {
+        size_t next = i + 1;
+        while (next < end && !begins[next]) ++next;
+        groups.push_back({static_cast<int32_t>(i - first), spans});
+        spans += static_cast<int32_t>(next - i) * spans_of(positions[next - 1]);
+        i = next;
+      }
+      groups.push_back({static_cast<int32_t>(end - first), spans});
+      const auto count = static_cast<int32_t>(groups.size());
+      parts.push_back({static_cast<int32_t>(first), static_cast<int32_t>(end - first),
+                       input_.put(groups.data(), count), count - 1});
+    }
+    return parts;
+  }
+
   Queries queries_of(int64_t rows, int64_t heads) {
     return {queries_.get<uint16_t>(rows * heads * kHead), query_powers_.get<float>(rows * heads)};
   }
 
-  /// Rows in parts, so that the partial results of long contexts stay within bounds. Whether the result lies
-  /// rounded in products_ too.
-  bool attend_by_blocks(const CudaStep& step, AttentionParams p, const int32_t* list) {
-    constexpr int64_t kMostFloats = int64_t{64} << 20;
+  /// Whether the result lies rounded in products_ too.
+  bool attend_by_blocks(const CudaStep& step, const AttentionParams& p, const CudaStep::Attention& plan) {
     const int64_t all_rows = step.batch.rows();
     const Queries queries = queries_of(all_rows, p.heads);
     if (rounded_queries_ != p.qkv) {
       round_queries(launcher_, {p.qkv, queries, p.ld, static_cast<int32_t>(all_rows), p.heads});
     }
-    const auto blocks = std::max<int64_t>(
-        kSpanBlocks, std::bit_ceil(static_cast<uint32_t>(step.last_position / kPageTokens + 1)));
-    const AloneShare share = choose_share(p.rows, p.cache.heads, step.last_position).kernel;
-    const int64_t each = share == AloneShare::span ? kSpanBlocks : 1;
-    const int64_t row_floats = p.heads * (blocks / each) * kPartial;
-    const auto at_a_time = static_cast<int32_t>(std::clamp<int64_t>(kMostFloats / row_floats, 1, p.rows));
-    const int32_t rows = p.rows;
+    const int64_t spans = most_spans(step);
     const int64_t leaves = leaf_count(p.ld_out / kBlock);
-    const FoldKernel fold = choose_fold(device_, share, rows == all_rows, rows, p.ld_out, leaves).kernel;
+    const FoldKernel fold = choose_fold(device_, p.rows == all_rows, p.rows, p.ld_out, leaves).kernel;
     Rounded rounded{};
     if (fold == FoldKernel::rounding) rounded = products_.room_for({p.out, all_rows, p.ld_out});
-    for (int32_t first = 0; first < rows; first += at_a_time) {
+    for (const CudaStep::Attention::Part& rows : plan.parts) {
       BlocksParams part{};
       part.rows = p;
-      part.rows.rows = std::min(at_a_time, rows - first);
+      part.rows.rows = rows.rows;
       part.queries = queries;
-      part.partials = partials_.get<float>(part.rows.rows * row_floats);
-      part.list = list == nullptr ? nullptr : list + first;
-      part.first = first;
-      part.blocks = static_cast<int32_t>(blocks);
-      part.each = static_cast<int32_t>(each);
+      part.partials = partials_.get<float>(rows.rows * p.heads * spans * kPartial);
+      part.sizes = reinterpret_cast<float2*>(part.partials + rows.rows * p.heads * spans * kHead);
+      part.list = plan.alone == nullptr ? nullptr : plan.alone + rows.first;
+      part.groups = rows.groups;
+      part.first = rows.first;
+      part.group_count = rows.group_count;
+      part.spans = static_cast<int32_t>(spans);
       part.leaves = static_cast<int32_t>(leaves);
+      part.processors = device_.processors;
       part.rounded = rounded;
       attention_blocks(launcher_, part);
     }

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "backend/cuda/kernels/attention_blocks.h"
 #include "backend/cuda/kernels/attention_tiles.h"
 #include "backend/cuda/runtime/memory.h"
 #include "ops/ops.h"
@@ -25,6 +26,13 @@ struct CudaStep final : Step {
     bool mma = false;                // whether by attention_mma()
     const int32_t* alone = nullptr;  // null: the first of all rows
     int32_t alone_count = 0;
+    /// Of those: rows that attend at a time, so that the partial results of long contexts stay within bounds.
+    struct Part {
+      int32_t first, rows;
+      const SpanRows* groups;
+      int32_t group_count;
+    };
+    std::vector<Part> parts;
   } attention;
   int64_t* live = nullptr;  // steps that exist
 

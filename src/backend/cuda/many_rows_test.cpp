@@ -255,7 +255,6 @@ TEST_P(ManyRows, TheRouterAfterANorm) {
 TEST_P(ManyRows, OperationsOfALayerInTurn) {
   constexpr int64_t kHidden = 512, kInter = 128, kCount = 16, kChosen = 4, kHeads = 8, kKvHeads = 2;
   constexpr int64_t kOther = 192;  // of a shared expert that is no more like the others
-  constexpr int32_t kPages = 11;
   const TestMatrix qkv((kHeads + 2 * kKvHeads) * kHeadSize, kHidden, 4, 64, 300);
   const TestMatrix o(kHidden, kHeads * kHeadSize, 4, 64, 301), router(kCount, kHidden, 8, 64, 302);
   std::vector<std::unique_ptr<TestMatrix>> memory;
@@ -274,7 +273,8 @@ TEST_P(ManyRows, OperationsOfALayerInTurn) {
   const std::span<const MatrixData> gates(gate.data(), kCount), ups(up.data(), kCount);
   const std::span<const MatrixData> downs(down.data(), kCount);
   // `fails`: row 2 does, which then is left out. `alike`: the shared expert has the others' form.
-  const auto layer = [&](Ops& ops, int32_t rows, bool fails, bool alike) {
+  const auto layer = [&](Ops& ops, int32_t rows, int32_t position, bool fails, bool alike) {
+    const int32_t pages = (position + 60) / kPageTokens + 1;
     std::vector<Buffer> buffers;
     const auto room = [&](int64_t count, int64_t cols) {
       buffers.push_back(ops.allocate(count * cols * 4));
@@ -289,8 +289,8 @@ TEST_P(ManyRows, OperationsOfALayerInTurn) {
     Batch batch;
     batch.tokens.resize(static_cast<size_t>(rows));
     for (int32_t r = 0; r < rows; ++r) {
-      SequenceRows sequence{.first_row = r, .rows = 1, .position = 640 + r % 60, .pages = {}};
-      for (int32_t page = 0; page < kPages; ++page) sequence.pages.push_back(r * kPages + page);
+      SequenceRows sequence{.first_row = r, .rows = 1, .position = position + r % 60, .pages = {}};
+      for (int32_t page = 0; page < pages; ++page) sequence.pages.push_back(r * pages + page);
       batch.sequences.push_back(sequence);
     }
     const auto w_qkv = ops.pack_linear({&qkv.data, 1}), w_o = ops.pack_linear({&o.data, 1});
@@ -298,7 +298,7 @@ TEST_P(ManyRows, OperationsOfALayerInTurn) {
                w_inner = ops.pack_linear(alike ? shared : wide);
     const auto w_outer = ops.pack_linear({alike ? &down.back() : &wide_down.data, 1});
     const auto experts = ops.pack_experts(gates, ups, downs);
-    const auto cache = ops.make_cache(1, kKvHeads, rows * kPages);
+    const auto cache = ops.make_cache(1, kKvHeads, rows * pages);
     const Vector norm = vector_of(kHidden, 400), head_norm = vector_of(kHeadSize, 401);
     const Vector bias = vector_of(kCount, 402);
     const Rows x = room(rows, kHidden), h = room(rows, kHidden), z = room(rows, kHidden);
@@ -343,19 +343,31 @@ TEST_P(ManyRows, OperationsOfALayerInTurn) {
     }
     return results;
   };
-  for (const int32_t rows : {3, 4, 5, 8, 9, 17, 48, 49, 63, 64, 127, 128, 129}) {
+  const std::pair<int32_t, int32_t> cases[] = {
+      {3, 640},  {4, 640},  {1, 16639}, {1, 16640}, {3, 12600}, {5, 640},   {8, 640},   {9, 640},  {9, 12600},
+      {17, 640}, {48, 640}, {49, 640},  {63, 640},  {64, 640},  {127, 640}, {128, 640}, {129, 640}};
+  for (const auto& [rows, position] : cases) {
     if (brief() && rows != 3 && rows != 9 && rows != 64) continue;
     for (const auto& [fails, alike] : {std::pair{false, true}, {true, true}, {false, false}}) {
-      const auto run = [&, fails = fails, alike = alike](Ops& ops) {
-        return layer(static_cast<HostOps&>(ops).device(), rows, fails, alike);
+      if (position != 640 && (fails || !alike)) continue;
+      const auto run = [&, rows = rows, position = position, fails = fails, alike = alike](Ops& ops) {
+        return layer(static_cast<HostOps&>(ops).device(), rows, position, fails, alike);
       };
       const std::vector<float> expected = run(*plain_), found = run(*fast_);
-      const std::string what = fmt::format("{} rows, fails: {}, alike: {}", rows, fails, alike);
+      const std::string what =
+          fmt::format("{} rows at {}, fails: {}, alike: {}", rows, position, fails, alike);
       ASSERT_EQ(found.size(), expected.size());
       EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * 4), 0) << what;
       EXPECT_EQ(std::memcmp(found.data(), found.data() + found.size() / 2, found.size() * 2), 0) << what;
     }
   }
+}
+
+/// Sequences of a row each.
+std::vector<std::pair<int32_t, int32_t>> alone(std::initializer_list<int32_t> positions) {
+  std::vector<std::pair<int32_t, int32_t>> out;
+  for (const int32_t position : positions) out.emplace_back(position, 1);
+  return out;
 }
 
 /// Sequences of many rows and of few in one step, from an empty cache and after others.
@@ -377,7 +389,13 @@ TEST_P(ManyRows, Attention) {
                                    {6, 2, {{255, 257}}},
                                    {4, 4, {{200, 200}}},
                                    {14, 2, {{511, 90}, {2, 81}}},
-                                   {8, 1, {{4090, 170}}}};
+                                   {8, 1, {{4090, 170}}},
+                                   {8, 1, {{33000, 1}, {32767, 1}, {5, 1}, {32768, 1}, {7, 1}}},
+                                   {8, 1, {{33000, 1}, {32768, 1}, {5, 1}, {0, 170}}},
+                                   {8, 1, {{250, 3}, {33000, 70}, {9, 1}}},  // more than attend at a time
+                                   {14, 2, {{255, 1}, {256, 1}, {700, 1}, {8191, 2}}},
+                                   {64, 8, alone({0, 63, 9, 64, 255, 256, 4095, 4096, 511, 512})},
+                                   {16, 2, alone({12287, 12288, 0, 40, 128, 1023, 1024, 8191, 300})}};
   for (const Case& c : cases) {
     if (brief() && (c.heads >= 32 || c.kv_heads == 1)) continue;
     Batch batch;

@@ -1,6 +1,8 @@
-// Attention of rows one by one: a warp a row, KV head and block of 64 keys, or span of them, whose up to
-// kMaxSharing query heads share the reads; partial results are folded by a second kernel.
+// Attention of rows one by one: a thread block a row, KV head and span of keys, whose up to kMaxSharing query
+// heads share the reads; spans are folded by a second kernel.
 #pragma once
+
+#include <vector_types.h>
 
 #include "backend/cuda/kernels/attention.h"
 
@@ -21,18 +23,28 @@ struct RoundQueriesParams {
 };
 void round_queries(Launcher& launcher, const RoundQueriesParams& params);
 
-constexpr int kPartial = kHead + 2;
+/// Rows of a sequence that attend one by one: the first, among the rows of one call, and the spans of all
+/// rows before (a sequence's rows counting as if each had as many as the last). Read side by side, so that
+/// they share the second cache.
+struct SpanRows {
+  int32_t first, spans_before;
+};
+
+constexpr int kPartial = kHead + 2;  // floats of a span's result
 struct BlocksParams {
   AttentionParams rows;
-  Queries queries;      // of all rows
-  float* partials;      // [rows.rows][heads][blocks / each][kPartial]
-  const int32_t* list;  // which of the rows, rows.rows of them; null: rows first, first + 1, …
-  int32_t first;
-  int32_t blocks;   // of the longest row, or more, a multiple of `each`
-  int32_t each;     // blocks that a warp takes one after another: 1 or a whole span, kSpanBlocks
-  int32_t leaves;   // of `rounded`
-  Rounded rounded;  // halves, or null: of whole spans the result rounded for the product that follows, too,
-                    // where its leaves have at most kFoldedLeaf numbers
+  Queries queries;         // of all rows
+  float* partials;         // [rows.rows][heads][spans][kHead]: O
+  float2* sizes;           // [rows.rows][heads][spans]: m, l
+  const int32_t* list;     // which of the rows, rows.rows of them; null: rows first, first + 1, …
+  const SpanRows* groups;  // [group_count + 1], the last one: {rows.rows, spans of all}
+  int32_t first, group_count;
+  int32_t spans;   // of the longest row, or more
+  int32_t leaves;  // of `rounded`
+  int32_t processors;
+  int32_t zero;
+  Rounded rounded;  // halves, or null: the result rounded for the product that follows, too, where its leaves
+                    // have at most kFoldedLeaf numbers
 };
 void attention_blocks(Launcher& launcher, const BlocksParams& params);
 

@@ -16,7 +16,7 @@ __device__ inline void let_later_kernels_begin() {
 #endif
 }
 /// From here on all that earlier kernels wrote is there. Before, a kernel reads only what none writes:
-/// weights.
+/// weights, where rows are.
 __device__ inline void wait_for_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

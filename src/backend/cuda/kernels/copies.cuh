@@ -12,6 +12,11 @@ __device__ inline uint32_t shared_address(const void* shared) {
 __device__ inline void copy_async(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global));
 }
+/// Zeros unless `real`.
+__device__ inline void copy_async_or_zero(uint32_t shared, const void* global, bool real) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(real ? 16 : 0));
+}
 __device__ inline void copy_pair_async(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(global));
 }

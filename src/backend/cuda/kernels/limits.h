@@ -73,15 +73,16 @@ constexpr int kHeldRow = 16384;
 constexpr int kMaxSharing = 8;
 constexpr int kSpanBlocks = 4;  // blocks of 64 keys in a span (rule 8)
 
-// attention_blocks.h: of a block's keys, or values; numbers of a leaf that is folded and rounded at most.
+// attention_blocks.h: of a block's keys, or values; the ring that they come through, a slot having room for
+// the exponents of keys and values as well; shared memory of a thread block: the ring, O, m and l of each of
+// four blocks of keys and head, two barriers a slot; numbers of a leaf that is folded and rounded at most.
 constexpr int kBlockKeyBytes = 64 * 128 * 2;
+constexpr int kSpanSlotBytes = kBlockKeyBytes + 2 * 64;
+constexpr int kSpanSlots = 5;
+constexpr int kSpanShared =
+    kSpanSlots * (kSpanSlotBytes + 2 * 8) + kSpanBlocks * kMaxSharing * ((128 + 8) * 4 + 8);
+constexpr int kSpansAtOnce = 2;  // of a multiprocessor
 constexpr int kFoldedLeaf = 1024;
-
-/// Shared memory of a warp of attention_blocks() that takes `each` blocks one after another: keys of two,
-/// the next one's being asked for early, and values of one.
-inline size_t attention_shared(int64_t each) {
-  return static_cast<size_t>(each > 1 ? 3 : 2) * kBlockKeyBytes;
-}
 
 // program.h: rows of a step.
 constexpr int kProgramRows = 4;

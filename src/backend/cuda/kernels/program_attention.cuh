@@ -170,12 +170,12 @@ __device__ inline Weighed weigh_keys(uint32_t keys, const LaneQueries& q, int vi
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
     const int j = 2 * warp + tile;
-    float c[4] = {};
+    float c[1][4];
     multiply_keys(c, keys, j, q.q);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int key = 8 * j + 2 * t + i;
-      score[tile][i] = (c[i] * q.power) * (kScale * plain_power(exponents[0][key]));
+      score[tile][i] = (c[0][i] * q.power) * (kScale * plain_power(exponents[0][key]));
       if (key >= visible) score[tile][i] = -INFINITY;
       top = fmaxf(top, score[tile][i]);
     }
@@ -224,9 +224,9 @@ __device__ inline void add_values(uint32_t values, const Weighed& w, float* out,
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int i = 4 * warp; i < 4 * warp + 4; ++i) {
-    float c[4] = {};
+    float c[1][4];
     multiply_values(c, values, i, w.weights);
-    *reinterpret_cast<float2*>(out + 8 * i + 2 * t) = {c[0] * w.up, c[1] * w.up};
+    *reinterpret_cast<float2*>(out + 8 * i + 2 * t) = {c[0][0] * w.up, c[0][1] * w.up};
   }
   if (warp == 0 && t == 0) *of = {w.m, w.l};
 }

@@ -148,7 +148,11 @@ __device__ inline void barrier_wait(uint32_t at, uint32_t parity) {
   do {
     asm volatile(
         "{\n.reg .pred p;\n"
+#if __CUDA_ARCH__ >= 900
         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#else
+        "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#endif
         "selp.u32 %0, 1, 0, p;\n}\n"
         : "=r"(over)
         : "r"(at), "r"(parity)

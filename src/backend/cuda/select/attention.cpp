@@ -7,12 +7,6 @@ namespace {
 
 /// Tiles take a sequence's blocks one after another: from so many rows times KV heads on they are faster.
 constexpr int64_t kTiledRowHeads = 160;
-/// Spans leave less to fold; from so many on they are enough for the device.
-constexpr int64_t kManySpans = 384;
-/// Likewise of so many rows, whose fold from spans also rounds them for the product that follows.
-constexpr int64_t kSpansOfMany = 128;
-constexpr int64_t kManyRows = 5;
-constexpr int64_t kBlockKeys = 64;
 
 }  // namespace
 
@@ -29,16 +23,8 @@ Choice<AttentionKernel> choose_attention(const DeviceTraits& device, int64_t hea
   return {AttentionKernel::tiles, "rows enough to fill the device with tiles"};
 }
 
-Choice<AloneShare> choose_share(int64_t rows, int64_t kv_heads, int64_t last_position) {
-  const int64_t spans = last_position / (kBlockKeys * kSpanBlocks) + 1;
-  const int64_t enough = rows < kManyRows ? kManySpans : kSpansOfMany;
-  if (rows * kv_heads * spans >= enough) return {AloneShare::span, "spans enough for the device"};
-  return {AloneShare::block, "too few spans for the device"};
-}
-
-Choice<FoldKernel> choose_fold(const DeviceTraits& device, AloneShare share, bool all, int64_t rows,
-                               int64_t k, int64_t leaves) {
-  if (share == AloneShare::block) return {FoldKernel::blocks, "blocks are to be folded into spans first"};
+Choice<FoldKernel> choose_fold(const DeviceTraits& device, bool all, int64_t rows, int64_t k,
+                               int64_t leaves) {
   if (!all) return {FoldKernel::spans, "other rows of the step attend in tiles"};
   const std::string_view against = against_halves(device, rows, k);
   if (!against.empty()) return {FoldKernel::spans, against};
@@ -51,12 +37,8 @@ std::string_view name_of(AttentionKernel kernel) {
   return kNames[static_cast<size_t>(kernel)];
 }
 
-std::string_view name_of(AloneShare share) {
-  return share == AloneShare::span ? "attention_blocks, a warp a span" : "attention_blocks, a warp a block";
-}
-
 std::string_view name_of(FoldKernel kernel) {
-  constexpr std::string_view kNames[] = {"fold_blocks", "fold_spans", "fold_and_round"};
+  constexpr std::string_view kNames[] = {"fold_spans", "fold_and_round"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

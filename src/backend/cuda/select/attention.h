@@ -17,25 +17,16 @@ enum class AttentionKernel : uint8_t {
 Choice<AttentionKernel> choose_attention(const DeviceTraits& device, int64_t heads, int64_t kv_heads,
                                          int64_t rows);
 
-/// What a warp of attention_blocks() takes, of a row and a KV head.
-enum class AloneShare : uint8_t { span, block };
-
-/// For so many rows that attend alone, the last of them at most at that position.
-Choice<AloneShare> choose_share(int64_t rows, int64_t kv_heads, int64_t last_position);
-
-/// What makes a row's result of its shares.
+/// What makes a row's result of its spans.
 enum class FoldKernel : uint8_t {
-  blocks,    // into spans, then those
-  spans,     // those
-  rounding,  // those, and rounds the result into halves for the product that follows
+  spans,
+  rounding,  // which rounds the result into halves for the product that follows, too
 };
 
 /// For `rows` rows, which are `all` of the step or not, with results of k numbers in so many leaves.
-Choice<FoldKernel> choose_fold(const DeviceTraits& device, AloneShare share, bool all, int64_t rows,
-                               int64_t k, int64_t leaves);
+Choice<FoldKernel> choose_fold(const DeviceTraits& device, bool all, int64_t rows, int64_t k, int64_t leaves);
 
 std::string_view name_of(AttentionKernel kernel);
-std::string_view name_of(AloneShare share);
 std::string_view name_of(FoldKernel kernel);
 
 }  // namespace tercet::cuda

@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kHidden = 4096, kHeads = 64, kKvHeads = 8, kInter = 1536, kChosen = 8;
 constexpr int64_t kHeadNumbers = 128, kLeaves = 8;
 constexpr int32_t kExperts = 192;
-constexpr int64_t kPosition = 1024;
 
 /// Weights [n, kHidden or kInter] in one plane, or two for the router's 8 bits.
 Weights weights(int64_t n, int64_t k, int32_t planes, int32_t leaves) {
@@ -62,17 +61,12 @@ std::vector<TableLine> kernel_table(const DeviceTraits& device, int64_t most) {
        }},
       {"linear", [&](int64_t rows) { return Named::of(choose_product(device, square, rows, true)); }},
       {"attention, one sequence",
-       [&](int64_t rows) {
-         const auto choice = choose_attention(device, kHeads, kKvHeads, rows);
-         if (choice.kernel != AttentionKernel::alone) return Named::of(choice);
-         return Named::of(choose_share(rows, kKvHeads, kPosition));
-       }},
+       [&](int64_t rows) { return Named::of(choose_attention(device, kHeads, kKvHeads, rows)); }},
       {"fold, a row a sequence",
        [&](int64_t rows) -> Named {
          const auto choice = choose_attention(device, kHeads, kKvHeads, 1);
          if (choice.kernel != AttentionKernel::alone) return {"none", choice.why};
-         const AloneShare share = choose_share(rows, kKvHeads, kPosition).kernel;
-         return Named::of(choose_fold(device, share, true, rows, kHeads * kHeadNumbers, kLeaves));
+         return Named::of(choose_fold(device, true, rows, kHeads * kHeadNumbers, kLeaves));
        }},
       {"router", [&](int64_t rows) { return Named::of(choose_router(device, router, rows, true)); }},
       {"choice of experts",
