@@ -15,8 +15,6 @@ namespace {
 
 /// Where kernels of their own attend, a step has a program for each layer.
 constexpr size_t kKnownPrograms = 512;
-/// For each processor: from so many spans on kernels of their own attend faster.
-constexpr int64_t kManySpans = 2;
 
 bool whole(const PackedLinear& weights) {
   return weights.parts.size() == 1 && fragments(weights.parts.front().weights);
@@ -87,9 +85,8 @@ bool StepPrograms::write_kv(const WriteKvAndQueriesParams& params) {
 bool StepPrograms::attention(const AttentionParams& params, const Queries& queries, int32_t last_position,
                              bool single) {
   const int64_t spans = last_position / (kSpanBlocks * 64) + 1;
-  if (!few(params.rows) || params.rows * params.cache.heads * spans >= kManySpans * device_.processors) {
-    return false;
-  }
+  // From a span for each processor on kernels of their own attend faster.
+  if (!few(params.rows) || params.rows * params.cache.heads * spans >= device_.processors) return false;
   // Of powers of two there are few, and so programs.
   const auto blocks = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(last_position / 64 + 1)));
   return ask(AttentionCall{params, queries, blocks, single ? 1 : 0});
