@@ -159,8 +159,10 @@ class Ops {
   /// y[i] = W·h'[rows[i]], for the rows whose logits are wanted.
   virtual void linear_of(Step& step, Rows h, std::span<const int32_t> rows, const Linear& weights,
                          Rows y) = 0;
-  /// Head norms of q and k, RoPE, rounding; keys and values go to the cache, q stays in place, rounded
-  /// (rules 6 to 8). qkv: [rows, (heads + 2·kv_heads)·128], q first, then k, then v.
+  /// Head norms of q and k, RoPE, rounding; keys and values go to the cache, into pages that no other
+  /// sequence of the step and no other of its own places has; q stays in place, rounded, for attention(),
+  /// after which qkv is anybody's (rules 6 to 8). qkv: [rows, (heads + 2·kv_heads)·128], q first, then k,
+  /// then v.
   virtual void write_kv(Step& step, Rows qkv, Vector q_norm, Vector k_norm, float eps, RopeParams rope,
                         KvCache& cache, int32_t layer) = 0;
   /// Causal attention of the rows over the cache (rule 8). out: [rows, heads·128].
