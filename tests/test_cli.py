@@ -5,8 +5,11 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 from conftest import ROOT
@@ -174,3 +177,49 @@ def test_ctrl_d_leaves(model):
     os.write(parent, b"\x04")
     assert process.wait(60) == 0
     os.close(parent)
+
+
+FULL = "/dev/full"  # accepts no byte
+
+
+@pytest.mark.parametrize("command", [["complete", "-p", "hi", "-n", "30000", "--ignore-eos"],
+                                     ["complete", "--chat", "-p", '{"messages": [{"role": "user", "content": "hi"}]}'],
+                                     ["chat", "-p", "hi"], ["inspect"]])
+def test_an_answer_that_cannot_be_written_is_an_error_and_ends(model, command):
+    with open(FULL, "w") as full:
+        result = subprocess.run([TERCET, command[0], model, *command[1:]], stdout=full, stderr=subprocess.PIPE,
+                                text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (1, "tercet: error: cannot write to standard output\n")
+
+
+def test_nobody_needs_to_read_standard_error(model):
+    def run(*arguments):
+        with open(FULL, "w") as full:
+            return subprocess.run([TERCET, *arguments], stdout=subprocess.PIPE, stderr=full, text=True, timeout=60)
+
+    assert run().returncode == 2
+    assert run("nope").returncode == 2
+    assert run("complete", model, "--unknown").returncode == 2
+    thinking = run("chat", model, "--temp", "0", "--effort", "high", "-p", "What is 27 + 58?")
+    assert (thinking.returncode, thinking.stdout) == (0, "The answer is 85.\n")
+
+
+def test_the_server_goes_on_where_nobody_takes_its_log(model):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with open(FULL, "w") as full:
+        process = subprocess.Popen([TERCET, "serve", model, "--port", str(port)], stdout=full, stderr=full)
+    try:
+        for _ in range(600):
+            try:
+                request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", b'{"prompt": "hi"}',
+                                                 {"Content-Type": "application/json"})
+                assert urllib.request.urlopen(request, timeout=20).status == 200
+                break
+            except urllib.error.URLError:  # not yet
+                assert process.poll() is None
+                time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()

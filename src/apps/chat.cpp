@@ -34,7 +34,7 @@ class AnswerPrinter {
  public:
   explicit AnswerPrinter(const Console& console) : console_(console) {}
 
-  void print(const AnswerEvent& event) {
+  Result<void> print(const AnswerEvent& event) {
     switch (event.kind) {
       case AnswerEvent::Kind::reasoning:
         return thought(event.text);
@@ -47,26 +47,27 @@ class AnswerPrinter {
       case AnswerEvent::Kind::call_end:
         return text(")\n");
     }
+    return {};
   }
-  void end() {
+  Result<void> end() {
     end_thought();
-    if (!at_line_start_) text("\n");
+    return at_line_start_ ? Result<void>() : text("\n");
   }
 
  private:
-  void thought(const std::string& text) {
-    fmt::print(stderr, "{}", styled(text, Style::dim, console_.colours && console_.error_is_terminal));
+  Result<void> thought(const std::string& text) {
+    tell(styled(text, Style::dim, console_.colours && console_.error_is_terminal));
     in_thought_ = true;
+    return {};
   }
   void end_thought() {
-    if (in_thought_) fmt::print(stderr, "\n");
+    if (in_thought_) tell("\n");
     in_thought_ = false;
   }
-  void text(const std::string& text) {
+  Result<void> text(const std::string& text) {
     end_thought();
-    fmt::print("{}", text);
-    std::fflush(stdout);
     if (!text.empty()) at_line_start_ = text.back() == '\n';
+    return print_piece(text);
   }
 
   const Console& console_;
@@ -115,9 +116,10 @@ class Chat {
     }
     AnswerPrinter printer(console_);
     const auto reply = answer_chat(
-        session_, request(messages_), params_, 0, [&](const AnswerEvent& event) { printer.print(event); },
-        [](const TokenInfo&) {}, &interrupts_, console_);
-    printer.end();
+        session_, request(messages_), params_, 0,
+        [&](const AnswerEvent& event) { return printer.print(event); }, [](const TokenInfo&) {}, &interrupts_,
+        console_);
+    Result<void> ended = printer.end();
     if (!reply) {
       messages_.erase(messages_.size() - 1);  // so that the next message can do better
       return tl::unexpected(reply.error());
@@ -128,7 +130,7 @@ class Chat {
     last_ = reply->outcome;
     if (reply->outcome.finish.reason == FinishReason::length)
       note("the answer was cut: no room for more tokens");
-    return {};
+    return ended;
   }
 
   /// The name of the function whose result is the next line; empty where a message is.
@@ -152,7 +154,7 @@ class Chat {
   }
 
   void note(const std::string& text) const {
-    fmt::print(stderr, "{}\n", styled(text, Style::dim, console_.colours && console_.error_is_terminal));
+    tell(styled(text, Style::dim, console_.colours && console_.error_is_terminal) + "\n");
   }
 
  private:
@@ -182,13 +184,13 @@ class Chat {
 std::optional<std::string> read_line(const Console& console, const std::string& prompt) {
   std::string text, line;
   const bool ask = console.input_is_terminal && console.error_is_terminal;
-  if (ask) fmt::print(stderr, "{}", prompt);
+  if (ask) tell(prompt);
   while (std::getline(std::cin, line)) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty() || line.back() != '\\') return text + line;
     line.back() = '\n';
     text += line;
-    if (ask) fmt::print(stderr, "… ");
+    if (ask) tell("… ");
   }
   if (!text.empty()) return text;
   return std::nullopt;
@@ -209,7 +211,7 @@ Result<bool> run_command_line(Chat& chat, const std::string& line) {
   } else if (name == "/stats") {
     chat.print_stats();
   } else if (name == "/help") {
-    fmt::print(stderr, "{}", kCommands);
+    tell(kCommands);
   } else {
     return fail("unknown command {}; /help lists them", name);
   }
@@ -234,7 +236,7 @@ Result<int> converse(Chat& chat, Interrupts& interrupts, const Console& console)
     if (!console.input_is_terminal) return tl::unexpected(done.error());
     print_error(done.error().message);
   }
-  if (console.input_is_terminal) fmt::print(stderr, "\n");
+  if (console.input_is_terminal) tell("\n");
   return interrupts.requested() ? 130 : 0;
 }
 

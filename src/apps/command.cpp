@@ -47,7 +47,7 @@ int unknown_command(std::span<const Command> commands, Arguments arguments) {
 
 int run_command(std::span<const Command> commands, Arguments arguments, const Console& console) {
   if (arguments.empty()) {
-    fmt::print(stderr, "{}", help_text(commands));
+    tell(help_text(commands));
     return 2;
   }
   if (arguments[0] == "--version") {
@@ -79,7 +79,7 @@ int run_command(std::span<const Command> commands, Arguments arguments, const Co
 void print_error(std::string_view message) {
   std::string line(message);
   std::replace(line.begin(), line.end(), '\n', ' ');
-  fmt::print(stderr, "tercet: error: {}\n", line);
+  tell(fmt::format("tercet: error: {}\n", line));
 }
 
 }  // namespace tercet

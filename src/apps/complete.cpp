@@ -92,11 +92,6 @@ void print_json(Json body, const Outcome& outcome, const TokenLog& log, int32_t 
   fmt::print("{}\n", body.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
-void print_piece(std::string_view text) {
-  fmt::print("{}", text);
-  std::fflush(stdout);
-}
-
 /// Plain text goes on: no template. Control tokens may be spelled in it.
 Result<int> complete_text(Session& session, const CompleteArguments& arguments, const SamplingParams& params,
                           Interrupts& interrupts, const Console& console) {
@@ -109,23 +104,25 @@ Result<int> complete_text(Session& session, const CompleteArguments& arguments, 
   StopMatcher stops(params.stop);
   std::string text;
   const bool stream = !arguments.json && arguments.logprobs < 0;
+  Result<void> printed;
   const auto emit = [&](const std::string& piece) {
     text += piece;
-    if (stream) print_piece(piece);
+    if (stream && printed) printed = print_piece(piece);
   };
   const auto token = [&](const TokenInfo& info) {
     log.add(info);
     emit(stops.add(detokenizer.add(info.token), false));
-    return !stops.stopped();
+    return printed && !stops.stopped();
   };
   TERCET_TRY(const Outcome outcome, session.run(std::move(request), token, &interrupts, console));
   if (!stops.stopped()) emit(stops.add(detokenizer.finish(), true));
+  TERCET_TRY_VOID(printed);
   if (arguments.json) {
     print_json({{"text", text}}, outcome, log, arguments.logprobs);
   } else if (arguments.logprobs >= 0) {
     log.print();
   } else {
-    print_piece("\n");
+    TERCET_TRY_VOID(print_piece("\n"));
   }
   return outcome.finish.reason == FinishReason::cancelled ? 130 : 0;
 }
@@ -136,7 +133,8 @@ Result<int> complete_chat(Session& session, const CompleteArguments& arguments, 
   TokenLog log(session.text().tokenizer);
   const bool stream = !arguments.json && arguments.logprobs < 0;
   const auto sink = [&](const AnswerEvent& event) {
-    if (stream && event.kind == AnswerEvent::Kind::content) print_piece(event.text);
+    const bool shown = stream && event.kind == AnswerEvent::Kind::content;
+    return shown ? print_piece(event.text) : Result<void>();
   };
   TERCET_TRY(const Reply reply, answer_chat(
                                     session, request, params, params.top_logprobs, sink,
@@ -147,7 +145,7 @@ Result<int> complete_chat(Session& session, const CompleteArguments& arguments, 
     log.print();
   } else {
     for (const Answer::Call& call : reply.answer.calls) fmt::print("\n{}({})", call.name, call.arguments);
-    print_piece("\n");
+    TERCET_TRY_VOID(print_piece("\n"));
   }
   return reply.outcome.finish.reason == FinishReason::cancelled ? 130 : 0;
 }

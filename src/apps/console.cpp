@@ -32,6 +32,14 @@ Console Console::detect() {
           .colours = environment("NO_COLOR").empty() && !terminal.empty() && terminal != "dumb"};
 }
 
+Result<void> print_piece(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (std::fflush(stdout) == 0 && written) return {};
+  return fail("cannot write to standard output");
+}
+
+void tell(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
 std::string styled(std::string_view text, Style style, bool colours) {
   if (!colours) return std::string(text);
   constexpr const char* kCodes[] = {"1", "2", "31", "32"};
@@ -51,7 +59,7 @@ Progress::Progress(const Console& console, std::string label, int64_t total)
     : label_(std::move(label)), total_(total), shown_(console.error_is_terminal && total > 0) {}
 
 Progress::~Progress() {
-  if (drawn_) fmt::print(stderr, "\r\033[K");
+  if (drawn_) tell("\r\033[K");
 }
 
 void Progress::update(int64_t done) {
@@ -61,8 +69,8 @@ void Progress::update(int64_t done) {
   next_ = now + std::chrono::milliseconds(100);
   drawn_ = true;
   // One column is left free: a terminal wraps a line that fills it.
-  fmt::print(stderr, "\r{}\033[K",
-             progress_line(label_, std::clamp<int64_t>(done, 0, total_), total_, terminal_width() - 1));
+  tell(fmt::format("\r{}\033[K", progress_line(label_, std::clamp<int64_t>(done, 0, total_), total_,
+                                               terminal_width() - 1)));
 }
 
 }  // namespace tercet

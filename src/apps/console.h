@@ -1,10 +1,13 @@
-// What a person sees beside the answers: colours and progress, on a terminal only.
+// What a person sees: pieces of answers as they come, and beside them colours and progress, on a terminal
+// only.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "base/error.h"
 
 namespace tercet {
 
@@ -18,6 +21,12 @@ struct Console {
   /// Looks at the streams and at the environment (NO_COLOR, TERM).
   static Console detect();
 };
+
+/// A piece of an answer to standard output, at once. An error where it cannot be written.
+Result<void> print_piece(std::string_view text);
+
+/// Text to standard error. What cannot be written there is lost and stops nothing.
+void tell(std::string_view text);
 
 enum class Style { bold, dim, red, green };
 

@@ -16,9 +16,12 @@ Result<Reply> answer_chat(Session& session, const Json& request, const SamplingP
   AnswerReader reader(text.tokenizer, text.tags, tools == nullptr ? Json() : *tools,
                       ends_in_thought(prompt.tokens, text.tags), params.stop);
   Reply reply;
+  Result<void> passed;
   const auto pass = [&](const std::vector<AnswerEvent>& events) {
     reply.answer.add(events);
-    for (const AnswerEvent& event : events) sink(event);
+    for (const AnswerEvent& event : events) {
+      if (passed) passed = sink(event);
+    }
   };
   Request engine_request;
   engine_request.prompt = prompt.tokens;
@@ -27,11 +30,12 @@ Result<Reply> answer_chat(Session& session, const Json& request, const SamplingP
   const auto on_token = [&](const TokenInfo& info) {
     token(info);
     pass(reader.add(info.token));
-    return !reader.stopped();
+    return passed && !reader.stopped();
   };
   TERCET_TRY(reply.outcome, session.run(std::move(engine_request), on_token, interrupts, console));
   const bool ended = reply.outcome.finish.reason == FinishReason::stop;
   pass(reader.end(ended ? AnswerEnd::stop : AnswerEnd::length));
+  if (!passed) return tl::unexpected(passed.error());
   return reply;
 }
 

@@ -17,8 +17,8 @@ struct Reply {
   Outcome outcome;
 };
 
-/// Pieces of the answer as they come.
-using AnswerSink = std::function<void(const AnswerEvent&)>;
+/// Pieces of the answer as they come. An error ends the answer.
+using AnswerSink = std::function<Result<void>(const AnswerEvent&)>;
 
 /// Answers an OpenAI-shaped chat request (messages, tools, reasoning_effort, …). Stop strings end the text of
 /// the answer, not its thought.

@@ -240,7 +240,7 @@ Result<void> load(const ServeArguments& arguments, const OpenedModel& opened, co
   return {};
 }
 
-void say(const std::string& text) { fmt::print(stderr, "tercet: {}\n", text); }
+void say(const std::string& text) { tell(fmt::format("tercet: {}\n", text)); }
 
 /// Until a signal asks for the end; then until the answers in progress have ended.
 void serve_until_asked(HttpServer& server, EngineDriver& driver, double drain) {
