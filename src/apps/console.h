@@ -22,7 +22,8 @@ struct Console {
   static Console detect();
 };
 
-/// A piece of an answer to standard output, at once. An error where it cannot be written.
+/// A piece of an answer, and what waits before it, to standard output at once. An error where that cannot be
+/// written.
 Result<void> print_piece(std::string_view text);
 
 /// Text to standard error. What cannot be written there is lost and stops nothing.

@@ -35,7 +35,7 @@ Result<Reply> answer_chat(Session& session, const Json& request, const SamplingP
   TERCET_TRY(reply.outcome, session.run(std::move(engine_request), on_token, interrupts, console));
   const bool ended = reply.outcome.finish.reason == FinishReason::stop;
   pass(reader.end(ended ? AnswerEnd::stop : AnswerEnd::length));
-  if (!passed) return tl::unexpected(passed.error());
+  TERCET_TRY_VOID(passed);
   return reply;
 }
 

@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <exception>
 #include <string>
 #include <vector>
@@ -9,8 +8,8 @@ int main(int argc, char** argv) try {
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   const int code = tercet::run_command(tercet::commands(), arguments, tercet::Console::detect());
   // A full disk must not look like success.
-  if (std::fflush(stdout) != 0) {
-    tercet::print_error("cannot write to standard output");
+  if (const auto rest = tercet::print_piece(""); !rest) {
+    tercet::print_error(rest.error().message);
     return 1;
   }
   return code;
