@@ -44,7 +44,7 @@ constexpr int64_t kRowCounts[] = {8,  9,  15, 16, 17, 31,  32,  33,  47,  48,
                                   49, 63, 64, 65, 96, 127, 128, 129, 320, 513};
 
 TEST_P(ManyRows, ProductsOfEveryNumberOfLeaves) {
-  for (const int bits : {4, 8, 6}) {
+  for (const int bits : {4, 8, 6, 0}) {  // 0: bf16
     for (const int64_t k : {64, 768, 1536, 2048, 4096}) {
       for (const int64_t n : {1, 250, 272, 530}) {
         const TestMatrix w(n, k, bits, 64, 90);
@@ -83,20 +83,21 @@ TEST_P(ManyRows, LeavesOneAfterAnother) {
 }
 
 TEST_P(ManyRows, GateAndUp) {
-  for (const int64_t inter : {16, 64, 144, 400}) {
-    for (const int64_t k : {768, 2048}) {
-      const TestMatrix gate(inter, k, 4, 64, 92), up(inter, k, 4, 64, 93);
+  for (const auto& [inter, bits] : {std::pair{16, 4}, {64, 4}, {144, 4}, {400, 4}, {144, 0}}) {
+    for (const int64_t k : {768, 2048, 4096}) {
+      const TestMatrix gate(inter, k, bits, 64, 92), up(inter, k, bits, 64, 93);
       const MatrixData parts[] = {gate.data, up.data};
       const auto on_plain = plain_->pack_linear(parts);
       const auto on_fast = fast_->pack_linear(parts);
       for (const int64_t rows : {4, 5, 8, 9, 17, 32, 33, 48, 64, 65, 128, 129, 200}) {
+        if (k == 4096 && bits != 0) continue;  // eight leaves
         if (brief() && (inter != 144 || rows % 8 != 1)) continue;
         TestRows h = hard_rows(rows, k, 94);
         h.values[static_cast<size_t>(rows / 2 * k + 3)] = std::numeric_limits<float>::infinity();
         const auto call = [&](Ops& ops, Step& step, Rows a) {
           ops.gate_up(step, h.view(), &ops == plain_.get() ? *on_plain : *on_fast, a);
         };
-        expect_same(rows, rows, inter, call, fmt::format("{}x{}, {} rows", inter, k, rows));
+        expect_same(rows, rows, inter, call, fmt::format("{} bits, {}x{}, {} rows", bits, inter, k, rows));
       }
     }
   }
@@ -153,50 +154,52 @@ TEST_P(ManyRows, WeightsOfWildSizes) {
 }
 
 TEST_P(ManyRows, ExpertsOfUnlikeLoads) {
-  constexpr int64_t kHidden = 1024, kInter = 192, kCount = 24, kChosen = 4;
-  std::vector<std::unique_ptr<TestMatrix>> memory;
-  std::vector<MatrixData> gate, up, down;
-  const auto add = [&](std::vector<MatrixData>& to, int64_t n, int64_t k) {
-    memory.push_back(std::make_unique<TestMatrix>(n, k, 4, 64, 200 + memory.size()));
-    to.push_back(memory.back()->data);
-  };
-  for (int64_t e = 0; e < kCount; ++e) {
-    add(gate, kInter, kHidden);
-    add(up, kInter, kHidden);
-    add(down, kHidden, kInter);
-  }
-  const auto on_plain = plain_->pack_experts(gate, up, down);
-  const auto on_fast = fast_->pack_experts(gate, up, down);
-  for (const int64_t rows : {1, 4, 5, 16, 17, 36, 71, 72, 73, 79, 200, 513}) {
-    for (const bool even : {true, false}) {
-      if (brief() && (even || (rows != 17 && rows != 73))) continue;
-      std::vector<int32_t> experts;
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t first = even ? r * 5 % (kCount - kChosen + 1) : r % 17 == 0 ? kCount - kChosen : 0;
-        for (int64_t j = 0; j < kChosen; ++j) experts.push_back(static_cast<int32_t>(first + j));
+  for (const int bits : {4, 0}) {
+    constexpr int64_t kHidden = 1024, kInter = 192, kCount = 24, kChosen = 4;
+    std::vector<std::unique_ptr<TestMatrix>> memory;
+    std::vector<MatrixData> gate, up, down;
+    const auto add = [&](std::vector<MatrixData>& to, int64_t n, int64_t k) {
+      memory.push_back(std::make_unique<TestMatrix>(n, k, bits, 64, 200 + memory.size()));
+      to.push_back(memory.back()->data);
+    };
+    for (int64_t e = 0; e < kCount; ++e) {
+      add(gate, kInter, kHidden);
+      add(up, kInter, kHidden);
+      add(down, kHidden, kInter);
+    }
+    const auto on_plain = plain_->pack_experts(gate, up, down);
+    const auto on_fast = fast_->pack_experts(gate, up, down);
+    for (const int64_t rows : {1, 4, 5, 16, 17, 36, 71, 72, 73, 79, 200, 513}) {
+      for (const bool even : {true, false}) {
+        if (brief() && (even || (rows != 17 && rows != 73))) continue;
+        std::vector<int32_t> experts;
+        for (int64_t r = 0; r < rows; ++r) {
+          const int64_t first = even ? r * 5 % (kCount - kChosen + 1) : r % 17 == 0 ? kCount - kChosen : 0;
+          for (int64_t j = 0; j < kChosen; ++j) experts.push_back(static_cast<int32_t>(first + j));
+        }
+        std::vector<float> weights = random_values(rows * kChosen, 100);
+        const Routes routes{experts.data(), weights.data(), rows, kChosen};
+        TestRows h = hard_rows(rows, kHidden, 101), a = hard_rows(rows * kChosen, kInter, 102);
+        TestRows shared = hard_rows(rows, kHidden, 103);
+        a.values[5] = std::numeric_limits<float>::quiet_NaN();
+        const auto what = fmt::format("{} bits, {} rows, even: {}", bits, rows, even);
+        const auto inner = [&](Ops& ops, Step& step, Rows y) {
+          ops.experts_gate_up(step, h.view(), routes, &ops == plain_.get() ? *on_plain : *on_fast, y);
+        };
+        expect_same(rows, rows * kChosen, kInter, inner, what);
+        const auto outer = [&](Ops& ops, Step& step, Rows z) {
+          ops.experts_down(step, a.view(), routes, &ops == plain_.get() ? *on_plain : *on_fast, shared.view(),
+                           z);
+        };
+        expect_same(rows, rows, kHidden, outer, what);
       }
-      std::vector<float> weights = random_values(rows * kChosen, 100);
-      const Routes routes{experts.data(), weights.data(), rows, kChosen};
-      TestRows h = hard_rows(rows, kHidden, 101), a = hard_rows(rows * kChosen, kInter, 102);
-      TestRows shared = hard_rows(rows, kHidden, 103);
-      a.values[5] = std::numeric_limits<float>::quiet_NaN();
-      const auto what = fmt::format("{} rows, even: {}", rows, even);
-      const auto inner = [&](Ops& ops, Step& step, Rows y) {
-        ops.experts_gate_up(step, h.view(), routes, &ops == plain_.get() ? *on_plain : *on_fast, y);
-      };
-      expect_same(rows, rows * kChosen, kInter, inner, what);
-      const auto outer = [&](Ops& ops, Step& step, Rows z) {
-        ops.experts_down(step, a.view(), routes, &ops == plain_.get() ? *on_plain : *on_fast, shared.view(),
-                         z);
-      };
-      expect_same(rows, rows, kHidden, outer, what);
     }
   }
 }
 
 TEST_P(ManyRows, TheRouter) {
-  for (const int64_t count : {128, 192}) {
-    const TestMatrix w(count, 2048, 8, 64, 104);
+  for (const auto& [count, bits] : {std::pair{128, 8}, {192, 8}, {192, 0}}) {
+    const TestMatrix w(count, 2048, bits, 64, 104);
     const auto on_plain = plain_->pack_linear({&w.data, 1});
     const auto on_fast = fast_->pack_linear({&w.data, 1});
     const std::vector<float> bias = random_values(count, 105);
@@ -212,7 +215,7 @@ TEST_P(ManyRows, TheRouter) {
                     {expected.data(), expected_weights.data(), rows, 8});
       fast_->route(*step, h.view(), *on_fast, view(bias), {8, 2.826F, true},
                    {experts.data(), weights.data(), rows, 8});
-      EXPECT_EQ(experts, expected) << count << " experts, " << rows << " rows";
+      EXPECT_EQ(experts, expected) << bits << " bits, " << count << " experts, " << rows << " rows";
       EXPECT_EQ(std::memcmp(weights.data(), expected_weights.data(), weights.size() * 4), 0);
     }
   }

@@ -275,7 +275,7 @@ std::unique_ptr<PackedExperts> Packer::experts(std::span<const MatrixData> gate,
     outer.push_back(form_of(down[e]));
   }
   out->least_group = std::min(out->hidden, out->down_k);
-  out->alike = inner.front().planes != 0 && outer.front().planes != 0 && out->inter % kTile == 0;
+  out->alike = out->inter % kTile == 0;
   for (const auto* list : {&inner, &outer}) {
     for (const Weights& w : *list) {
       out->alike = out->alike && same_form(w, list->front());

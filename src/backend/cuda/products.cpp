@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/leaf_sums.h"
 #include "backend/cuda/kernels/product_batch.h"
 #include "backend/cuda/kernels/product_few.h"
+#include "backend/cuda/kernels/product_floats.h"
 #include "backend/cuda/kernels/product_many.h"
 #include "backend/cuda/kernels/product_mma.h"
 #include "backend/cuda/kernels/product_row.h"
@@ -195,7 +196,10 @@ void Products::sum_leaves() {
 Rounded Products::room(Scratch& numbers, Scratch& units, int64_t rows, int64_t k, Form form) {
   Rounded out;
   const int64_t groups = k / kBlock;
-  if (form == Form::planes) {
+  if (form == Form::floats) {
+    out.numbers = numbers.get<int16_t>(rows * k);
+    out.units = units.get<UnitSum>(rows * groups);
+  } else if (form == Form::planes) {
     out.planes = numbers.get<int8_t>(rows * 2 * k);
     out.units = units.get<UnitSum>(rows * groups);
   } else {
@@ -229,6 +233,14 @@ RoundParams rounding_of(Rows h, int64_t count, uint8_t* failed, int64_t flag_div
 
 Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8_t* failed, int64_t flag_div,
                                 Form form) {
+  if (form == Form::floats) {
+    RoundParams p = rounding_of(h, count, failed, flag_div);
+    p.ids = ids;
+    p.weights.planes = 0;
+    p.rounded = room(numbers_, units_, count, h.cols, form);
+    round_rows(launcher_, p);
+    return {p.rounded, nullptr, nullptr};
+  }
   const bool planes = form == Form::planes;
   if (held_.holds(h, form)) {
     Scratch& numbers = planes ? norm_planes_ : norm_halves_;
@@ -271,6 +283,7 @@ void Products::run(const FewProductParams& p, ProductKernel kernel) {
       return product_few(launcher_, p);
     case ProductKernel::many:
     case ProductKernel::mma:
+    case ProductKernel::floats:
       return run_many(p, kernel, false);
     case ProductKernel::plain:
     case ProductKernel::warps:
@@ -299,19 +312,32 @@ LeafSumParams Products::part_leaves(FewProductParams& p, int64_t leaf_stride) {
 }
 
 LeafSumParams Products::queue_many(FewProductParams p, ProductKernel kernel) {
-  const bool swiglu = p.swiglu != 0, mma = kernel == ProductKernel::mma;
-  if (!mma && takes_leaves(device_, p.weights, p.rows)) {
+  const bool swiglu = p.swiglu != 0;
+  if (kernel == ProductKernel::many && takes_leaves(device_, p.weights, p.rows)) {
     const LeafSumParams sum = part_leaves(p, p.rows * p.weights.n);
     product_leaves(launcher_, p);
     return sum;
   }
-  const int together = mma ? mma_rows_together(p.weights, p.rows)
-                           : rows_together(p.weights, swiglu, p.rows, 1, device_.processors);
-  const int parts = mma ? mma_parts(p.weights, p.swiglu) : many_parts(p.weights, p.swiglu);
-  const LeafSumParams sum =
-      part_leaves(p, leaf_floats(p.weights, p.rows, together, parts, device_.processors));
-  mma ? product_mma(launcher_, p, together, device_.processors)
-      : product_many(launcher_, p, together, device_.processors);
+  const int processors = device_.processors;
+  const auto part = [&](int together, int parts) {
+    return part_leaves(p, leaf_floats(p.weights, p.rows, together, parts, processors));
+  };
+  if (kernel == ProductKernel::mma) {
+    const int together = mma_rows_together(p.weights, p.rows);
+    const LeafSumParams sum = part(together, mma_parts(p.weights, p.swiglu));
+    product_mma(launcher_, p, together, processors);
+    return sum;
+  }
+  if (kernel == ProductKernel::floats) {
+    const int together = float_rows_together(p.rows);
+    LeafSumParams sum{};
+    if (together == kFloatRows) sum = part(together, block_parts(p.weights, p.swiglu, kFloatBlockTiles));
+    product_floats(launcher_, p, together, processors);
+    return sum;
+  }
+  const int together = rows_together(p.weights, swiglu, p.rows, 1, processors);
+  const LeafSumParams sum = part(together, many_parts(p.weights, p.swiglu));
+  product_many(launcher_, p, together, processors);
   return sum;
 }
 
@@ -364,6 +390,7 @@ void Products::linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedL
 void Products::run_linear(uint8_t* failed, Rows h, const int32_t* ids, const PackedLinear& weights, Rows y) {
   const Part* before = nullptr;
   std::optional<Ready> ready;
+  Form form{};  // of these
   for (const Part& part : weights.parts) {
     const ProductKernel kernel = choose_product(device_, part.weights, y.rows, weights.tame()).kernel;
     if (any_form(kernel)) {
@@ -371,7 +398,10 @@ void Products::run_linear(uint8_t* failed, Rows h, const int32_t* ids, const Pac
       before = &part;
       continue;
     }
-    if (!ready) ready = round(h, ids, y.rows, failed, 1, form_for(kernel));
+    if (!ready || form != form_for(kernel)) {
+      form = form_for(kernel);
+      ready = round(h, ids, y.rows, failed, 1, form);
+    }
     FewProductParams p{};
     p.weights = part.weights;
     p.ids = ready->ids;

@@ -56,7 +56,7 @@ class Products {
                     Rows z);
 
  private:
-  enum class Form { planes, halves };
+  enum class Form { planes, halves, floats };
 
   /// Rows whose rounded forms norm() or hold_rounded() left.
   struct Held {
@@ -67,7 +67,7 @@ class Products {
 
     bool holds(Rows h, Form form) const {
       return rows.data == h.data && rows.cols == h.cols && rows.rows >= h.rows &&
-             (form == Form::planes ? planes : halves);
+             (form == Form::planes ? planes : form == Form::halves && halves);
     }
   };
 
@@ -79,10 +79,12 @@ class Products {
   };
 
   static Form form_for(ProductKernel kernel) {
+    if (kernel == ProductKernel::floats) return Form::floats;
     const bool halves = kernel == ProductKernel::many || kernel == ProductKernel::mma;
     return halves ? Form::halves : Form::planes;
   }
   static Form form_for(ExpertsKernel kernel) {
+    if (kernel == ExpertsKernel::sorted_floats) return Form::floats;
     const bool halves = kernel == ExpertsKernel::sorted_batch || kernel == ExpertsKernel::sorted_many ||
                         kernel == ExpertsKernel::sorted_mma;
     return halves ? Form::halves : Form::planes;

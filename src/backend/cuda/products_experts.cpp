@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels/pairs.h"
 #include "backend/cuda/kernels/product_batch.h"
 #include "backend/cuda/kernels/product_few.h"
+#include "backend/cuda/kernels/product_floats.h"
 #include "backend/cuda/kernels/product_many.h"
 #include "backend/cuda/kernels/product_mma.h"
 #include "backend/cuda/kernels/product_row.h"
@@ -47,7 +48,7 @@ Rounded Products::round_for_router(uint8_t* failed, Rows h, const Weights& route
   p.k = narrow(h.cols);
   p.x_div = p.flag_div = 1;
   p.units_per_row = router.groups();
-  if (any_form(kernel)) {
+  if (any_form(kernel) || form == Form::floats) {
     p.rounded.numbers = numbers_.get<int16_t>(rows * h.cols);
     p.rounded.units = units_.get<UnitSum>(rows * router.groups());
     round_rows(launcher_, p);
@@ -115,6 +116,7 @@ int32_t Products::pairs_together(const Weights& weights, bool swiglu, int64_t pa
   const int64_t used = std::min(experts.count, pairs);
   const int64_t average = (pairs + used - 1) / used;
   if (kernel == ExpertsKernel::sorted_mma) return mma_rows_together(weights, average);
+  if (kernel == ExpertsKernel::sorted_floats) return float_rows_together(average);
   return rows_together(weights, swiglu, average, used, device_.processors);
 }
 
@@ -157,6 +159,8 @@ void Products::run_items(FewProductParams p, const Sorted& sorted, int32_t here,
     product_batch(launcher_, p, batch_warps(device_, p.weights));
   } else if (kernel == ExpertsKernel::sorted_mma) {
     product_mma(launcher_, p, here, device_.processors);
+  } else if (kernel == ExpertsKernel::sorted_floats) {
+    product_floats(launcher_, p, here, device_.processors);
   } else {
     product_many(launcher_, p, here, device_.processors);
   }

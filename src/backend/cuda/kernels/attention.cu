@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/attention.h"
+#include "backend/cuda/kernels/halves.cuh"
 
 namespace tercet::cuda {
 namespace {

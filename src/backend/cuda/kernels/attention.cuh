@@ -58,7 +58,4 @@ __device__ inline float fold_factor(float difference) {
   return difference < -60.0F ? 0.0F : power_of_two(static_cast<int>(difference));
 }
 
-__device__ inline uint16_t half_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
-__device__ inline float half_value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
-
 }  // namespace tercet::cuda

@@ -1,6 +1,8 @@
 // Rule 1 in few instructions, where all powers are normal.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "ops/exact_math.h"
 
 namespace tercet::cuda {
@@ -15,6 +17,10 @@ __device__ inline float round_plainly(float x, int step) {
   constexpr float kWhole = 12582912.0F;
   return ((x * plain_power(-to) + kWhole) - kWhole) * plain_power(to);
 }
+
+/// The nearest fp16 number's bits, and what bits stand for.
+__device__ inline uint16_t half_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
+__device__ inline float half_value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 
 /// Where number i of a row lies among its halves (Rounded).
 __device__ inline int half_slot(int i) {

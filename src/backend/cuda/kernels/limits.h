@@ -44,6 +44,11 @@ TERCET_DEVICE_HOST inline int mma_parts(const Weights& w, int swiglu) {
 constexpr int kMmaRows = 64;
 constexpr int kMmaFewRows = 32;
 
+// product_floats.h: rows or pairs that a block takes where they are many, and its tiles; few.
+constexpr int kFloatRows = 64;
+constexpr int kFloatBlockTiles = 8;
+constexpr int kFloatFewRows = 32;
+
 // product_batch.h: pairs of an item at most, rows of a block of product_leaves(), and what these have of
 // shared memory besides their rows.
 constexpr int kBatchPairs = 8;
@@ -94,6 +99,9 @@ constexpr int kMaxChosen = 64;
 /// Whether that is what the kernels of product_row.h, product_few.h and product_many.h take: affine weights
 /// in groups of 64 with bf16 scales.
 inline bool fragments(const Weights& w) { return w.planes != 0 && w.group == kBlock && w.wide == 0; }
+
+/// Whether product_floats.h takes it.
+inline bool floats(const Weights& w) { return w.planes == 0 && w.group == kBlock; }
 
 // Shared memory of product_row.h.
 

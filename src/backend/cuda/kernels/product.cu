@@ -1,4 +1,5 @@
 #include "backend/cuda/kernels/block.cuh"
+#include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/product.h"
 #include "ops/exact_math.h"
 
@@ -32,14 +33,16 @@ __device__ int32_t plane_sum(const Weights& w, int n, int plane, const int16_t* 
   return sum;
 }
 
+__device__ int32_t whole_number(uint16_t half) { return static_cast<int32_t>(half_value(half)); }
+
 /// One link of a leaf's chain (rule 2).
 __device__ float extend(float acc, const Weights& w, int n, int g, const int16_t* x, UnitSum u) {
   const int begin = g * w.group;
   const int end = begin + w.group;
   if (w.planes == 0) {
-    const int16_t* m = reinterpret_cast<const int16_t*>(w.values) + int64_t{n} * w.k;
+    const uint16_t* m = reinterpret_cast<const uint16_t*>(w.values) + int64_t{n} * w.k;
     int32_t sum = 0;
-    for (int i = begin; i < end; ++i) sum += int32_t{m[i]} * x[i];
+    for (int i = begin; i < end; ++i) sum += whole_number(m[i]) * whole_number(static_cast<uint16_t>(x[i]));
     const int f = reinterpret_cast<const int8_t*>(w.scales)[int64_t{n} * w.groups() + g];
     return fma_(power_of_two(f - 12) * u.unit, static_cast<float>(sum), acc);
   }

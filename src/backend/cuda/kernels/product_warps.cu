@@ -1,4 +1,5 @@
 #include "backend/cuda/kernels/block.cuh"
+#include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/product_warps.h"
 #include "ops/exact_math.h"
 
@@ -13,17 +14,23 @@ struct Piece {
   int numbers[kPiece];
 };
 
-/// 16 int16, aligned to 16 bytes.
-__device__ inline Piece whole_numbers(const int16_t* from) {
-  const uint4 halves[2] = {reinterpret_cast<const uint4*>(from)[0], reinterpret_cast<const uint4*>(from)[1]};
+__device__ inline int whole_number(uint32_t bits, bool half) {
+  return half ? static_cast<int>(half_value(static_cast<uint16_t>(bits)))
+              : static_cast<int>(static_cast<int16_t>(bits));
+}
+
+/// 16 int16, or fp16 (`halves`), aligned to 16 bytes.
+__device__ inline Piece whole_numbers(const int16_t* from, bool halves) {
+  const uint4 pieces[2] = {reinterpret_cast<const uint4*>(from)[0], reinterpret_cast<const uint4*>(from)[1]};
   Piece out;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const uint32_t words[4] = {halves[i].x, halves[i].y, halves[i].z, halves[i].w};
+    const uint32_t words[4] = {pieces[i].x, pieces[i].y, pieces[i].z, pieces[i].w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      out.numbers[8 * i + 2 * j] = static_cast<int>(words[j] << 16) >> 16;
-      out.numbers[8 * i + 2 * j + 1] = static_cast<int>(words[j]) >> 16;
+      const uint32_t low = words[j] & 0xffffU, high = words[j] >> 16;
+      out.numbers[8 * i + 2 * j] = whole_number(low, halves);
+      out.numbers[8 * i + 2 * j + 1] = whole_number(high, halves);
     }
   }
   return out;
@@ -87,7 +94,7 @@ __device__ void output(const ProductParams& p, const Weights& w, int n, int64_t 
       const float2 factor = factors(w, n, g);
       Piece high, low;
       if (w.planes == 0) {
-        low = whole_numbers(reinterpret_cast<const int16_t*>(w.values) + int64_t{n} * w.k + at);
+        low = whole_numbers(reinterpret_cast<const int16_t*>(w.values) + int64_t{n} * w.k + at, true);
       } else {
         low = plane_numbers(w, n, w.planes - 1, at);
         if (w.planes == 2) high = plane_numbers(w, n, 0, at);
@@ -95,7 +102,7 @@ __device__ void output(const ProductParams& p, const Weights& w, int n, int64_t 
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int64_t row = first + min(r, count - 1);
-        const Piece x = whole_numbers(p.x.numbers + row * w.k + at);
+        const Piece x = whole_numbers(p.x.numbers + row * w.k + at, w.planes == 0);
         const UnitSum u = p.x.units[row * p.units_per_row + g];
         const float low_sum = static_cast<float>(group_sum(low, x, lanes));
         const float high_sum = w.planes == 2 ? static_cast<float>(group_sum(high, x, lanes)) : 0.0F;

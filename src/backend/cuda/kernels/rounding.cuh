@@ -2,13 +2,14 @@
 #pragma once
 
 #include "backend/cuda/kernels/block.cuh"
+#include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/views.h"
 
 namespace tercet::cuda {
 
 /// Which row of Rounded a block writes, and how.
 struct RoundedRow {
-  int16_t* numbers;  // [k], or
+  int16_t* numbers;  // [k]; for float weights the bits of fp16; or
   int8_t* planes;    // [2][k]
   UnitSum* units;    // [groups]
 };
@@ -80,7 +81,9 @@ __device__ inline bool round_row(const float* x, int k, int group, int leaves, b
       const float rounded = round_to_step(value, step);
       const int n = static_cast<int>(rounded * per_unit);
       sum += n;
-      if (out.numbers != nullptr) out.numbers[i] = static_cast<int16_t>(n);
+      if (out.numbers != nullptr) {
+        out.numbers[i] = static_cast<int16_t>(floats ? half_bits(static_cast<float>(n)) : n);
+      }
       if (out.planes != nullptr) {
         out.planes[plane_slot(i)] = static_cast<int8_t>(n >> 7);
         out.planes[k + plane_slot(i)] = static_cast<int8_t>(n & 127);

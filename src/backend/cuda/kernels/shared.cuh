@@ -54,6 +54,14 @@ __device__ inline int read_int(uint32_t at) {
   asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
   return x;
 }
+__device__ inline int read_byte(uint32_t at) {
+  int x;
+  asm volatile("ld.shared.s8 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
+__device__ inline void write_byte(uint32_t at, int x) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
 __device__ inline void write_floats(uint32_t at, float4 x) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
                : "memory");

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/attention_tiles.h"
+#include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/shared.cuh"
 #include "backend/cuda/kernels/weighing.cuh"
 

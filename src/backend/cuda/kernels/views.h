@@ -26,7 +26,8 @@ constexpr int kMaxLeaves = 8;
 /// scales: [tile][group][g][2][2]: scale and bias of outputs g and g + 8, as bf16, or as float32 where
 /// `wide`.
 ///
-/// Float weights (planes = 0): whole numbers m, values: int16 [n][k]; scales: int8 [n][group], F of rule 2.
+/// Float weights (planes = 0): whole numbers m, of 11 bits besides zeros, values: fp16 [n][k]; scales: int8
+/// [n][group], F of rule 2.
 struct Weights {
   const uint8_t* values = nullptr;
   const uint8_t* scales = nullptr;
@@ -47,9 +48,9 @@ struct UnitSum {
   float sum;   // Σ n
 };
 
-/// Rows as whole numbers, for the plain kernels: int16 [rows][k]. For the others, where `planes` is set:
-/// n = 128·a + b as int8, [rows][2][k], a first, in the order of Weights within each 16 numbers: of every
-/// eight, those with even index first.
+/// Rows as whole numbers, for the plain kernels: int16 [rows][k], or fp16 for float weights. For the others,
+/// where `planes` is set: n = 128·a + b as int8, [rows][2][k], a first, in the order of Weights within each
+/// 16 numbers: of every eight, those with even index first.
 ///
 /// For kernels of many rows, where `halves` is set: fp16 [rows][k] of n·u·2^(15 − E of the leaf), the numbers
 /// of odd index times 2^-4. In each block number 16·t + 8·w + 4·h + j lies at 16·j + 8·w + 2·t + h, which is

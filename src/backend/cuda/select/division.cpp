@@ -17,6 +17,11 @@ int mma_rows_together(const Weights& weights, int64_t rows) {
   return weights.planes == 2 || rows <= kMmaFewRows ? kMmaFewRows : kMmaRows;
 }
 
+int float_rows_together(int64_t rows) {
+  if (rows > kFloatFewRows) return kFloatRows;
+  return rows <= 8 ? 8 : rows <= 16 ? 16 : kFloatFewRows;
+}
+
 int64_t leaf_floats(const Weights& weights, int64_t rows, int together, int parts, int processors) {
   const int64_t pieces = (rows + together - 1) / together * parts;
   return weights.leaves > 1 && 2 * pieces <= processors ? rows * weights.n : 0;

@@ -13,6 +13,9 @@ int rows_together(const Weights& weights, bool swiglu, int64_t rows, int64_t cop
 /// How many product_mma() should take.
 int mma_rows_together(const Weights& weights, int64_t rows);
 
+/// How many product_floats() should take: 8, 16, 32 or kFloatRows.
+int float_rows_together(int64_t rows);
+
 /// Where there is less work than half the device, blocks take a leaf each: p.leaf_stride is then this, else
 /// 0. y is scratch of as many floats for each leaf, without SwiGLU; add_leaves() makes y of it. `parts`: of
 /// the outputs, that blocks side by side take.

@@ -90,5 +90,13 @@ TEST(TakesLeaves, WhereRowsAndOutputsAreFew) {
   EXPECT_FALSE(takes_leaves(kH200, longer, 8));
 }
 
+TEST(FloatRowsTogether, AreFewWhileOnePassServesThem) {
+  const std::pair<int64_t, int> cases[] = {{1, 8}, {8, 8}, {9, 16}, {16, 16}, {17, 32}, {32, 32}, {33, 64}};
+  for (const auto& [rows, together] : cases) EXPECT_EQ(float_rows_together(rows), together);
+  for (size_t i = 0; i < std::size(kGateFloatRows); ++i) {
+    EXPECT_EQ(float_rows_together(kGateFloatRows[i]), 8 << i);  // the gate has each
+  }
+}
+
 }  // namespace
 }  // namespace tercet::cuda

@@ -29,6 +29,7 @@ constexpr int64_t kHeldScratch = 6 << 10;
 
 constexpr std::string_view kPlainAsked = "only the plain kernels are to run";
 constexpr std::string_view kNoFragments = "weights that are no fragments for tensor cores";
+constexpr std::string_view kFloats = "float weights: whole numbers of 11 bits are fp16 numbers";
 constexpr std::string_view kFewEnough = "all of a block's weights fit into shared memory at once";
 constexpr std::string_view kTensorBound = "enough rows for wgmma";
 constexpr std::string_view kNoWgmma = "enough rows to share the weights; this device has no wgmma";
@@ -70,21 +71,27 @@ Choice<ProductKernel> choose_any_form(const DeviceTraits& device) {
 
 Choice<ProductKernel> choose_product(const DeviceTraits& device, const Weights& weights, int64_t rows,
                                      bool tame, bool swiglu) {
+  if (!device.plain && floats(weights)) return {ProductKernel::floats, kFloats};
   if (device.plain || !fragments(weights)) return choose_any_form(device);
   return choose_fast(device, weights, rows, rows, tame, swiglu);
 }
 
 Choice<ProductKernel> choose_router(const DeviceTraits& device, const Weights& weights, int64_t rows,
                                     bool tame) {
+  if (!device.plain && floats(weights)) return {ProductKernel::floats, kFloats};
   if (device.plain || !fragments(weights)) return choose_any_form(device);
   return choose_fast(device, weights, rows, 2 * rows, tame, false);
 }
 
 bool swiglu_inside(const DeviceTraits& device, const Weights& weights, size_t parts, int64_t inter) {
-  return !device.plain && parts == 1 && fragments(weights) && inter % kTile == 0;
+  return !device.plain && parts == 1 && (fragments(weights) || floats(weights)) && inter % kTile == 0;
 }
 
 namespace {
+
+bool all_floats(const DeviceTraits& device, const ExpertsForm& experts) {
+  return !device.plain && experts.alike && floats(experts.gate_up) && floats(experts.down);
+}
 
 /// Why the experts' products are those of any form, or nothing.
 std::string_view against_fast(const DeviceTraits& device, const ExpertsForm& experts) {
@@ -126,6 +133,7 @@ int batch_warps(const DeviceTraits& device, const Weights& weights) {
 
 Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const ExpertsForm& experts,
                                              int64_t pairs) {
+  if (all_floats(device, experts)) return {ExpertsKernel::sorted_floats, kFloats};
   const std::string_view against = against_fast(device, experts);
   if (!against.empty()) return {ExpertsKernel::any_form, against};
   if (pairs > kLonePairs) return choose_sorted(device, experts, pairs, experts.gate_up.k);
@@ -135,6 +143,7 @@ Choice<ExpertsKernel> choose_experts_gate_up(const DeviceTraits& device, const E
 
 Choice<ExpertsKernel> choose_experts_down(const DeviceTraits& device, const ExpertsForm& experts,
                                           int64_t pairs, int64_t chosen) {
+  if (all_floats(device, experts)) return {ExpertsKernel::sorted_floats, kFloats};
   const std::string_view against = against_fast(device, experts);
   if (!against.empty()) return {ExpertsKernel::any_form, against};
   const bool fits =
@@ -201,8 +210,8 @@ NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k, bool may
 }
 
 std::string_view name_of(ProductKernel kernel) {
-  constexpr std::string_view kNames[] = {"product",     "product_warps", "product_row",
-                                         "product_few", "product_many",  "product_mma"};
+  constexpr std::string_view kNames[] = {"product",      "product_warps", "product_row",   "product_few",
+                                         "product_many", "product_mma",   "product_floats"};
   return kNames[static_cast<size_t>(kernel)];
 }
 
@@ -213,7 +222,8 @@ std::string_view name_of(ExpertsKernel kernel) {
                                          "product_few, sorted pairs",
                                          "product_batch, sorted pairs",
                                          "product_many, sorted pairs",
-                                         "product_mma, sorted pairs"};
+                                         "product_mma, sorted pairs",
+                                         "product_floats, sorted pairs"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

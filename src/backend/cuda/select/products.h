@@ -7,12 +7,13 @@
 namespace tercet::cuda {
 
 enum class ProductKernel : uint8_t {
-  plain,  // product.h, after round_rows()
-  warps,  // product_warps.h likewise
-  row,    // product_row.h
-  few,    // product_few.h
-  many,   // product_many.h
-  mma,    // product_mma.h
+  plain,   // product.h, after round_rows()
+  warps,   // product_warps.h likewise
+  row,     // product_row.h
+  few,     // product_few.h
+  many,    // product_many.h
+  mma,     // product_mma.h
+  floats,  // product_floats.h, after round_rows()
 };
 
 /// For weights of any form: plain or warps.
@@ -32,13 +33,14 @@ Choice<ProductKernel> choose_router(const DeviceTraits& device, const Weights& w
 bool swiglu_inside(const DeviceTraits& device, const Weights& weights, size_t parts, int64_t inter);
 
 enum class ExpertsKernel : uint8_t {
-  any_form,      // what choose_any_form() says, expert by expert
-  row,           // product_row.h, a pair of a row and an expert at a time; down_few() for down
-  few,           // product_few.h likewise, for gate and up alone
-  sorted_few,    // product_few.h, pairs sorted by expert
-  sorted_batch,  // product_batch.h likewise
-  sorted_many,   // product_many.h likewise
-  sorted_mma,    // product_mma.h likewise
+  any_form,       // what choose_any_form() says, expert by expert
+  row,            // product_row.h, a pair of a row and an expert at a time; down_few() for down
+  few,            // product_few.h likewise, for gate and up alone
+  sorted_few,     // product_few.h, pairs sorted by expert
+  sorted_batch,   // product_batch.h likewise
+  sorted_many,    // product_many.h likewise
+  sorted_mma,     // product_mma.h likewise
+  sorted_floats,  // product_floats.h likewise
 };
 
 /// Of all experts, where they have one form (`alike`).

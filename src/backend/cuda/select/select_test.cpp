@@ -127,17 +127,40 @@ TEST(KernelTable, EveryLineSaysWhy) {
 }
 
 TEST(ChooseProduct, GivesWhatIsNoFragmentsAWarpAnOutput) {
-  const Weights floats = weights(4096, 4096, 0, 8);
   const Weights groups_of_32 = weights(4096, 4096, 1, 8, 32);
   Weights wide = weights(4096, 4096, 1, 8);
   wide.wide = 1;
-  for (const Weights& w : {floats, groups_of_32, wide}) {
+  for (const Weights& w : {groups_of_32, wide}) {
     const auto choice = choose_product(kH200, w, 1, true);
     EXPECT_EQ(choice.kernel, ProductKernel::warps);
     EXPECT_EQ(choice.why, "weights that are no fragments for tensor cores");
     EXPECT_EQ(choose_product(plain(kH200), w, 1, true).kernel, ProductKernel::plain);
     EXPECT_EQ(choose_router(kH200, w, 1, true).kernel, ProductKernel::warps);
   }
+}
+
+TEST(ChooseProduct, TakesFloatsAsTheyAre) {
+  const Weights w = weights(4096, 4096, 0, 8);
+  for (const DeviceTraits& device : {kH200, kRtx4090}) {
+    for (const int64_t rows : {1, 8, 4096}) {
+      EXPECT_EQ(choose_product(device, w, rows, true).kernel, ProductKernel::floats);
+      EXPECT_EQ(choose_router(device, w, rows, true).kernel, ProductKernel::floats);
+    }
+    EXPECT_TRUE(swiglu_inside(device, w, 1, 2048));
+  }
+  EXPECT_EQ(choose_product(plain(kH200), w, 1, true).kernel, ProductKernel::plain);
+  EXPECT_FALSE(swiglu_inside(plain(kH200), w, 1, 2048));
+}
+
+TEST(ChooseExperts, OfFloatsAreSortedForTheirKernel) {
+  ExpertsForm experts = experts_of(192, 4096, 1536);
+  experts.gate_up.planes = experts.down.planes = 0;
+  EXPECT_EQ(choose_experts_gate_up(kH200, experts, 8).kernel, ExpertsKernel::sorted_floats);
+  EXPECT_EQ(choose_experts_down(kRtx4090, experts, 4096, 8).kernel, ExpertsKernel::sorted_floats);
+  experts.down.planes = 1;
+  EXPECT_EQ(choose_experts_gate_up(kH200, experts, 8).kernel, ExpertsKernel::any_form);
+  experts.alike = false;
+  EXPECT_EQ(choose_experts_down(kH200, experts, 8, 8).kernel, ExpertsKernel::any_form);
 }
 
 TEST(ChooseProduct, KeepsWildWeightsAndRowsBeyondThirtyTwoBitsFromHalves) {
