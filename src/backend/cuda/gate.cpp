@@ -118,7 +118,8 @@ Outcome product(Ops& ops, cuda::GateShape shape) {
   return memory.read(y);
 }
 
-/// Of bf16 weights with rows that are theirs but for their size, so that sums come near the largest there are.
+/// Of bf16 weights with rows that are theirs but for their size, so that sums come near the largest there
+/// are.
 Outcome float_product(Ops& ops, int64_t rows) {
   constexpr int64_t kOutputs = 80, kK = 1024;
   Random random(4);
