@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/block.cuh"
-#include "backend/cuda/kernels/halves.cuh"
+#include "backend/cuda/kernels/octet.cuh"
 #include "backend/cuda/kernels/program.h"
 #include "backend/cuda/kernels/rounding.cuh"
 #include "backend/cuda/kernels/weighing.cuh"
@@ -79,62 +79,6 @@ __device__ inline void inverse_norms(const float* x, int rows, int k, float eps,
       r[1] = inverse;
     }
   }
-}
-
-/// Eight numbers of a row in a row, which a thread rounds.
-struct Octet {
-  float v[8];
-
-  __device__ void load(const float* from) {
-    const float4 a = reinterpret_cast<const float4*>(from)[0];
-    const float4 b = reinterpret_cast<const float4*>(from)[1];
-    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-  }
-  __device__ void put(float* to) const {
-    reinterpret_cast<float4*>(to)[0] = {v[0], v[1], v[2], v[3]};
-    reinterpret_cast<float4*>(to)[1] = {v[4], v[5], v[6], v[7]};
-  }
-  /// E of the group, of which eight threads side by side have an octet each.
-  __device__ int group_exponent() const {
-    uint32_t largest = 0;
-#pragma unroll
-    for (const float x : v) largest = max(largest, magnitude_bits(x));
-#pragma unroll
-    for (int apart = 1; apart < 8; apart *= 2) largest = max(largest, __shfl_xor_sync(kAll, largest, apart));
-    return ceil_exponent(float_from_bits(largest));
-  }
-};
-
-/// The two planes of an octet, in their order (plane_slot()).
-struct OctetPlanes {
-  uint2 high, low;
-};
-
-/// Rounds an octet; it becomes what the rounding left. `sum`: Σ n of the group.
-__device__ inline OctetPlanes round_octet(Octet& x, int step, float& sum) {
-  const float per_step = plain_power(-step);
-  int n[8];
-  int all = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float rounded = round_plainly(x.v[i], step);
-    n[i] = __float_as_int(fma_(rounded, per_step, kMagicFloat)) - kMagic;
-    x.v[i] = x.v[i] - rounded;
-    all += n[i];
-  }
-#pragma unroll
-  for (int apart = 1; apart < 8; apart *= 2) all += __shfl_xor_sync(kAll, all, apart);
-  sum = static_cast<float>(all);
-  const auto four = [](int a, int b, int c, int d) {
-    return __byte_perm(__byte_perm(static_cast<uint32_t>(a), static_cast<uint32_t>(b), 0x0040),
-                       __byte_perm(static_cast<uint32_t>(c), static_cast<uint32_t>(d), 0x0040), 0x5410);
-  };
-  OctetPlanes out;
-  out.high = {four(n[0] >> 7, n[2] >> 7, n[4] >> 7, n[6] >> 7),
-              four(n[1] >> 7, n[3] >> 7, n[5] >> 7, n[7] >> 7)};
-  out.low = {four(n[0], n[2], n[4], n[6]) & 0x7f7f7f7fU, four(n[1], n[3], n[5], n[7]) & 0x7f7f7f7fU};
-  return out;
 }
 
 /// Whether this block is the one that keeps octet o of a row that all blocks round: they share the stores.
@@ -229,7 +173,8 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
         for (int g = 0; g < per_leaf; ++g) floor = max(floor, of_row[leaf + g]);
         const int step = finite ? max(exponent[i], floor - 16) - 13 : 0;
         float sum = 0.0F;
-        const OctetPlanes planes = round_octet(own[i], step, sum);
+        const WholeOctet whole = round_octet(own[i], step, part + 1 < s.parts, sum);
+        const OctetPlanes planes = whole.planes();
         if (!mine) continue;
         const SharedRow shared{to + ((done + row[i]) * s.parts + part) * row_bytes, s.k};
         reinterpret_cast<uint2*>(shared.plane(0))[in_row] = planes.high;

@@ -12,8 +12,6 @@ constexpr int64_t kManyRows = 9;
 constexpr int64_t kManyRowsByWgmma = 5;
 /// Up to so many pairs an expert, on average, they go to product_batch().
 constexpr int64_t kBatchAverage = 12;
-/// Up to here a norm rounds its rows for the router too.
-constexpr int64_t kRestRows = 128;
 /// Rows, and pairs, up to which the block that chooses last sorts all.
 constexpr int64_t kChoiceRows = 128;
 constexpr int64_t kChoicePairs = 2048;
@@ -44,18 +42,19 @@ bool row_fits(const DeviceTraits& device, const Weights& w, int64_t rows, bool s
   return rows <= kRowRows && static_cast<int64_t>(row_shared(w, rows, swiglu)) <= row_limit(device);
 }
 
-/// Why not halves, or nothing where products take so many rows as such.
-std::string_view against_many(const DeviceTraits& device, int64_t rows, int64_t k, bool tame) {
+/// Why not halves, or nothing where products take so many rows, of which `entering` enter, as such.
+std::string_view against_many(const DeviceTraits& device, int64_t rows, int64_t entering, int64_t k,
+                              bool tame) {
   if (device.plain) return kPlainAsked;
   if (rows < many_rows(device)) return kTooFew;
   if (!tame) return kWild;
-  return 2 * rows * k < kManyBytes ? std::string_view() : kTooManyBytes;
+  return 2 * entering * k < kManyBytes ? std::string_view() : kTooManyBytes;
 }
 
 /// The best for weights in fragments: `entering` of `rows` rows' forms.
 Choice<ProductKernel> choose_fast(const DeviceTraits& device, const Weights& weights, int64_t rows,
                                   int64_t entering, bool tame, bool swiglu) {
-  const std::string_view against = against_many(device, rows, weights.k, tame);
+  const std::string_view against = against_many(device, rows, entering, weights.k, tame);
   if (against.empty() && device.wgmma()) return {ProductKernel::many, kTensorBound};
   if (against.empty()) return {ProductKernel::mma, kNoWgmma};
   if (row_fits(device, weights, entering, swiglu)) return {ProductKernel::row, kFewEnough};
@@ -106,7 +105,7 @@ bool batch_fits(const DeviceTraits& device, const Weights& weights) {
 
 Choice<ExpertsKernel> choose_sorted(const DeviceTraits& device, const ExpertsForm& experts, int64_t pairs,
                                     int64_t k) {
-  const std::string_view against = against_many(device, pairs, k, experts.tame);
+  const std::string_view against = against_many(device, pairs, pairs, k, experts.tame);
   if (!against.empty()) return {ExpertsKernel::sorted_few, against};
   const ExpertsKernel many = device.wgmma() ? ExpertsKernel::sorted_many : ExpertsKernel::sorted_mma;
   if (pairs > kBatchAverage * std::min(pairs, experts.count)) {
@@ -120,7 +119,7 @@ Choice<ExpertsKernel> choose_sorted(const DeviceTraits& device, const ExpertsFor
 
 /// Whether norm_and_round() can hold rows of k numbers.
 bool norm_holds(const DeviceTraits& device, int64_t k) {
-  return k % kBlock == 0 && k <= kHeldRow && 2 * k * 4 + kHeldScratch <= device.shared_bytes;
+  return k % kBlock == 0 && k <= kHeldRow && k * 4 + kHeldScratch <= device.shared_bytes;
 }
 
 }  // namespace
@@ -182,7 +181,7 @@ Choice<SumKernel> choose_sum(const DeviceTraits& device, int64_t k) {
 }
 
 std::string_view against_halves(const DeviceTraits& device, int64_t rows, int64_t k) {
-  return against_many(device, rows, k, true);
+  return against_many(device, rows, rows, k, true);
 }
 
 Choice<RoundKernel> choose_rounding(const DeviceTraits& device, int64_t rows, int64_t k, bool halves) {
@@ -202,7 +201,7 @@ NormPlan plan_norm(const DeviceTraits& device, int64_t rows, int64_t k, bool may
   plan.held = norm_holds(device, k);
   plan.halves = plan.held && rows >= many_rows(device);
   plan.planes = !plan.halves;
-  plan.rest = may_route && plan.halves && rows <= kRestRows;
+  plan.rest = may_route && plan.halves && 4 * rows * k < kManyBytes;
   plan.why = !plan.halves ? "products of few rows follow"
              : plan.rest  ? "products of many rows follow, and a kernel for the router's is saved"
                           : "products of many rows follow";

@@ -69,8 +69,7 @@ TEST(KernelTable, OfAnH200) {
   EXPECT_THAT(lines_of(kH200, "norm"),
               ElementsAre("1-4 norm_and_round, into planes", "5-8192 norm_and_round, into halves"));
   EXPECT_THAT(lines_of(kH200, "norm before a router"),
-              ElementsAre("1-4 norm_and_round, into planes", "5-128 norm_and_round, into halves, twice",
-                          "129-8192 norm_and_round, into halves"));
+              ElementsAre("1-4 norm_and_round, into planes", "5-8192 norm_and_round, into halves, twice"));
   EXPECT_THAT(lines_of(kH200, "linear"), ElementsAre("1-4 product_row", "5-8192 product_many"));
   EXPECT_THAT(lines_of(kH200, "attention, one sequence"),
               ElementsAre("1-19 attention_blocks", "20-8192 attention_tiles"));
@@ -92,8 +91,7 @@ TEST(KernelTable, OfDevicesWithoutWgmma) {
     EXPECT_THAT(lines_of(device, "norm"),
                 ElementsAre("1-8 norm_and_round, into planes", "9-8192 norm_and_round, into halves"));
     EXPECT_THAT(lines_of(device, "norm before a router"),
-                ElementsAre("1-8 norm_and_round, into planes", "9-128 norm_and_round, into halves, twice",
-                            "129-8192 norm_and_round, into halves"));
+                ElementsAre("1-8 norm_and_round, into planes", "9-8192 norm_and_round, into halves, twice"));
     EXPECT_THAT(lines_of(device, "linear"),
                 ElementsAre("1-4 product_row", "5-8 product_few", "9-8192 product_mma"));
     EXPECT_THAT(lines_of(device, "attention, one sequence"),
@@ -291,7 +289,7 @@ TEST(ChooseSum, LeavesItToANormThatHoldsARow) {
   EXPECT_EQ(choose_sum(kH200, 16384).kernel, SumKernel::norm);
   EXPECT_EQ(choose_sum(kH200, 16448).kernel, SumKernel::combine);
   EXPECT_EQ(choose_sum(kH200, 100).kernel, SumKernel::combine);
-  EXPECT_EQ(choose_sum(kRtx4090, 16384).kernel, SumKernel::combine);
+  EXPECT_EQ(choose_sum(kRtx4090, 16384).kernel, SumKernel::norm);
   EXPECT_EQ(choose_sum(kRtx4090, 4096).kernel, SumKernel::norm);
   EXPECT_EQ(choose_sum(plain(kH200), 4096).kernel, SumKernel::combine);
   for (const DeviceTraits& device : {kA100, kRtx4090, kH200, kB200, kRtx5090, plain(kH200)}) {
@@ -322,15 +320,20 @@ TEST(ChooseRounding, ByLengthAndNumberOfRows) {
 TEST(PlanNorm, RoundsWhereAProductCanTakeIt) {
   EXPECT_FALSE(plan_norm(kH200, 1, 100, true).rounds());
   EXPECT_TRUE(plan_norm(kH200, 1, 16384, true).held);
-  EXPECT_FALSE(plan_norm(kRtx4090, 1, 16384, true).held);  // 128 KB
-  EXPECT_TRUE(plan_norm(kRtx4090, 1, 16384, true).planes);
+  EXPECT_TRUE(plan_norm(kRtx4090, 1, 16384, true).held);  // 64 KB
   const NormPlan longer = plan_norm(kH200, 100, 16448, true);
   EXPECT_TRUE(longer.planes && !longer.held && !longer.halves && !longer.rest);
 }
 
 TEST(PlanNorm, RoundsForARouterWhereOneMayFollow) {
-  for (const int64_t rows : {5, 6, 127, 128}) EXPECT_TRUE(plan_norm(kH200, rows, 4096, true).rest) << rows;
-  for (const int64_t rows : {1, 4, 129}) EXPECT_FALSE(plan_norm(kH200, rows, 4096, true).rest) << rows;
+  constexpr int64_t kMost = (int64_t{1} << 18) - 1;  // both forms of 4,096 numbers, below 2^32 bytes
+  for (const int64_t rows : {int64_t{5}, int64_t{6}, int64_t{8192}, kMost}) {
+    EXPECT_TRUE(plan_norm(kH200, rows, 4096, true).rest) << rows;
+    EXPECT_EQ(choose_router(kH200, weights(192, 4096, 2, 8), rows, true).kernel, ProductKernel::many) << rows;
+  }
+  for (const int64_t rows : {int64_t{1}, int64_t{4}, kMost + 1}) {
+    EXPECT_FALSE(plan_norm(kH200, rows, 4096, true).rest) << rows;
+  }
   EXPECT_FALSE(plan_norm(kH200, 64, 4096, false).rest);
   EXPECT_TRUE(plan_norm(kA100, 9, 4096, true).rest);
   EXPECT_FALSE(plan_norm(kA100, 8, 4096, true).halves);
