@@ -13,6 +13,21 @@ namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
+/// A number of layers, or what stands for one.
+CLI::Validator layers_of_gpu() {
+  return {[](std::string& text) -> std::string {
+            if (text == "auto") text = std::to_string(kLayersThatFit);
+            if (text == "all") text = std::to_string(kAllLayers);
+            const Result<int64_t> value = parse_whole(text);
+            if (!value || *value < kLayersThatFit || *value > kAllLayers) {
+              return fmt::format("expected a number of layers, all or auto, found {}", text);
+            }
+            text = std::to_string(*value);
+            return "";
+          },
+          ""};
+}
+
 }  // namespace
 
 void add_model_options(CLI::App& app, ModelOptions& options) {
@@ -40,9 +55,10 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
          "bits)")
       ->check(one_of({"auto", "cuda", "cpu", "reference"}))
       ->option_text("NAME");
-  app.add_option("--ngl,--gpu-layers,--n-gpu-layers", options.gpu_layers,
-                 "Layers that the GPU runs, the CPU the others (default: as many as fit)")
-      ->transform(whole_number(0, kMaxInt))
+  app.add_option(
+         "--ngl,--gpu-layers,--n-gpu-layers", options.gpu_layers,
+         "Layers that the GPU runs, the CPU the others: a number, all, or auto (default), as many as fit")
+      ->transform(layers_of_gpu())
       ->option_text("N");
   app.add_option("--gpu-memory-utilization", options.gpu_memory_utilization,
                  "Share of the GPU's memory that may be in use (default: 0.9)")

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@
 
 namespace tercet {
 
+constexpr int kLayersThatFit = -1;
+constexpr int kAllLayers = std::numeric_limits<int>::max();
+
 /// Which model to run, and on what.
 struct ModelOptions {
   std::string model = {};  // a checkpoint's folder or file, or synthetic:…
@@ -19,7 +23,7 @@ struct ModelOptions {
   int threads = 0;         // 0: all that this process may use
   int chunk = 0;           // tokens of a prompt that one step reads; 0: the engine's choice
   std::string backend = "auto";
-  std::optional<int> gpu_layers = {};   // none: as many as fit
+  int gpu_layers = kLayersThatFit;      // or kAllLayers, or how many
   double gpu_memory_utilization = 0.9;  // of the GPU's memory, others' use included
   int pipeline_stages = 1;
   int tensor_shards = 1;

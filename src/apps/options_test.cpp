@@ -45,6 +45,19 @@ TEST(Options, LlamaCppDialect) {
   EXPECT_EQ(p.sampling.stop, std::vector<std::string>{"END"});
 }
 
+TEST(Options, LayersOfTheGpu) {
+  const auto layers = [](const char* text) { return parse({"folder", "-ngl", text}).model.gpu_layers; };
+  EXPECT_EQ(parse({"folder"}).model.gpu_layers, kLayersThatFit);
+  for (const char* text : {"auto", "-1"}) EXPECT_EQ(layers(text), kLayersThatFit) << text;
+  EXPECT_EQ(layers("all"), kAllLayers);
+  EXPECT_EQ(layers("0"), 0);
+  EXPECT_EQ(layers("1k"), 1024);
+  for (const char* text : {"-2", "some", "2G"}) {
+    EXPECT_EQ(parse({"folder", "-ngl", text}).error,
+              fmt::format("--ngl: expected a number of layers, all or auto, found {}", text));
+  }
+}
+
 TEST(Options, VllmDialect) {
   const Parsed p = parse({"folder",
                           "--max-model-len",

@@ -23,9 +23,9 @@ class Planner {
 
   Result<std::vector<StagePlan>> plan() {
     TERCET_TRY_VOID(hy_v3::check_placement(model_.config, options_.pipeline_stages, options_.tensor_shards));
-    const int64_t wanted = options_.gpu_layers.value_or(-1);  // -1: as many as fit
+    const int64_t wanted = options_.gpu_layers;
     if (options_.backend == "cpu" || options_.backend == "reference") {
-      if (wanted > 0) return fail("-ngl {}: --backend {} has no GPU", wanted, options_.backend);
+      if (wanted > 0) return fail("{}: --backend {} has no GPU", asked_by(), options_.backend);
       return on_host(options_.backend == "cpu" ? BackendKind::cpu : BackendKind::reference);
     }
     const bool must = options_.backend == "cuda" || wanted > 0;
@@ -39,7 +39,8 @@ class Planner {
 
  private:
   std::string asked_by() const {
-    return options_.gpu_layers ? fmt::format("-ngl {}", *options_.gpu_layers) : "--backend cuda";
+    if (options_.gpu_layers == kLayersThatFit) return "--backend cuda";
+    return options_.gpu_layers == kAllLayers ? "-ngl all" : fmt::format("-ngl {}", options_.gpu_layers);
   }
 
   Result<hy_v3::MemoryPlan> memory_of(const hy_v3::LayerRange& layers) const {
@@ -63,13 +64,13 @@ class Planner {
     const auto most = static_cast<int64_t>(share * static_cast<double>(device.memory));
     const int64_t available = std::max(int64_t{0}, most - (device.memory - device.free));
     TERCET_TRY(const int64_t fits, layers_within(available));
-    const int64_t on_device = wanted < 0 ? (must ? layers_ : fits) : std::min(wanted, layers_);
+    const int64_t on_device = wanted == kLayersThatFit ? (must ? layers_ : fits) : std::min(wanted, layers_);
     if (on_device > fits) {
       TERCET_TRY(const hy_v3::MemoryPlan plan, memory_of({layers_ - on_device, layers_}));
       return fail("{}: {}, of {} available on the GPU (--gpu-memory-utilization {}): -ngl {} would fit",
                   asked_by(), needs(plan), readable(available), share, fits);
     }
-    if (on_device < layers_ && wanted < 0) {
+    if (on_device < layers_ && wanted == kLayersThatFit) {
       log_warn("{} of {} layers fit on the GPU; the CPU runs the others", on_device, layers_);
     }
     if (on_device == 0) return on_host(BackendKind::cpu);

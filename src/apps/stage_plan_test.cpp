@@ -10,13 +10,14 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
 /// "cpu 0-43" of each stage, or the error.
 std::vector<std::string> plan(const ModelOptions& options, const Machine& machine) {
   static const OpenedModel model =
-      *open_model({.model = "synthetic:hy-mt2-30b", .gpu_layers = {}});  // 15.3 GiB
+      *open_model({.model = "synthetic:hy-mt2-30b", .gpu_layers = kLayersThatFit});  // 15.3 GiB
   const auto stages = plan_stages(options, model, {.max_rows = 512, .pages = 64, .mtp = false}, machine);
   if (!stages) return {stages.error().message};
   std::vector<std::string> lines;
@@ -58,6 +59,8 @@ TEST(StagePlan, LayersByNumber) {
               ElementsAre("-ngl 47: M needs 16.05 GiB of memory (weights 15.59 GiB, KV cache of 4096 tokens "
                           "377.47 MiB, scratch 89.03 MiB), of 7.20 GiB available on the GPU "
                           "(--gpu-memory-utilization 0.9): -ngl 20 would fit"));
+  EXPECT_THAT(plan({.gpu_layers = kAllLayers}, with_gpu(80)), ElementsAre("cuda 0-48"));
+  EXPECT_THAT(plan({.gpu_layers = kAllLayers}, with_gpu(8)), ElementsAre(StartsWith("-ngl all: ")));
   EXPECT_THAT(plan({.gpu_layers = 5}, without_gpu()), ElementsAre("-ngl 5: no driver"));
   EXPECT_THAT(plan({.backend = "cpu", .gpu_layers = 5}, with_gpu(80)),
               ElementsAre("-ngl 5: --backend cpu has no GPU"));
