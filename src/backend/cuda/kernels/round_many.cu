@@ -1,7 +1,7 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/block.cuh"
-#include "backend/cuda/kernels/halves.cuh"
+#include "backend/cuda/kernels/octet.cuh"
 #include "backend/cuda/kernels/round_many.h"
 #include "backend/cuda/kernels/round_source.cuh"
 
@@ -34,18 +34,19 @@ struct RowOut {
   float* units;
 };
 
-/// Writes group g rounded to `step`, its leaf having exponent `of_leaf`; returns what the rounding left.
+/// Writes group g rounded to `step`, its leaf having exponent `of_leaf`; returns what the rounding left. By
+/// conversions, as round_octet().
 __device__ inline Two put(const RowOut& out, int g, Two x, int step, int of_leaf) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Two r = {round_plainly(x.a, step), round_plainly(x.b, step)};
-  const float per_unit = plain_power(-step);
-  const int sum = warp_sum(static_cast<int>(r.a * per_unit) + static_cast<int>(r.b * per_unit));
+  const float down = plain_power(-step - 24), up = plain_power(step + 24);
+  const float2 whole = __half22float2(__floats2half2_rn(x.a * down, x.b * down));  // n·2^-24
+  const int sum = warp_sum(static_cast<int>((whole.x + whole.y) * 0x1p24F));
   // In units of 2^(of_leaf − 15); numbers of odd index times 2^-4.
-  const float scale = plain_power(15 - of_leaf - lane / 8 % 2 * 4);
-  const __half2 pair = __floats2half2_rn(r.a * scale, r.b * scale);
+  const float scale = plain_power(step - of_leaf + 39 - lane / 8 % 2 * 4);
+  const __half2 pair = __floats2half2_rn(whole.x * scale, whole.y * scale);
   out.halves[g * (kBlock / 2) + lane] = *reinterpret_cast<const uint32_t*>(&pair);
   if (lane == 0) out.sums[g] = static_cast<float>(sum) * plain_power(step - of_leaf - 9);
-  return {x.a - r.a, x.b - r.b};
+  return {fma_(-whole.x, up, x.a), fma_(-whole.y, up, x.b)};
 }
 
 /// A leaf: the exponents of all its groups decide the steps (rule 1). `rest`, where not null, receives what
