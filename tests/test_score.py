@@ -146,3 +146,11 @@ def test_sixteen_bit_tokens_are_read_too(tercet, model, tmp_path):
     first, second = (tercet("score", model, file, "--digest") for file in (wide, narrow))
     assert first.returncode == second.returncode == 0
     assert first.stdout == second.stdout
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tercet, model, tmp_path):
+    result = tercet("score", model, GOLDEN, "--out", tmp_path / "none" / "x", timeout=60)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f"{tmp_path}/none/x: cannot be created: No such file or directory" in result.stderr
+    assert tercet("score", model, tmp_path / "none", "--out", tmp_path / "mine", timeout=60).returncode == 1
+    assert not (tmp_path / "mine").exists()

@@ -266,8 +266,11 @@ Result<int> run_chat(Arguments given, const Console& console) {
   app.add_option("--effort,--reasoning-effort", arguments.effort,
                  "How long to think: none, low, high; minimal is low, medium and more are high")
       ->option_text("LEVEL");
-  app.add_option("-p,--prompt", arguments.prompt, "Answer this message and end")->option_text("TEXT");
-  app.add_option("-f,--file", arguments.file, "Answer the message in this file and end")->option_text("FILE");
+  CLI::Option* const prompt = app.add_option("-p,--prompt", arguments.prompt, "Answer this message and end");
+  prompt->option_text("TEXT");
+  app.add_option("-f,--file", arguments.file, "Answer the message in this file and end")
+      ->option_text("FILE")
+      ->excludes(prompt);
   app.add_option(
          "--tools", arguments.tools,
          "Tools that the model may call: a JSON list as in OpenAI's requests. The lines after a call are its "

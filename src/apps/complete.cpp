@@ -163,8 +163,11 @@ Result<int> run_complete(Arguments given, const Console& console) {
       "tercet complete models/hy3-tiny --chat --json -f request.json");
   add_model_options(app, arguments.model);
   add_sampling_options(app, arguments.sampling);
-  app.add_option("-p,--prompt", arguments.prompt, "The prompt")->option_text("TEXT");
-  app.add_option("-f,--file", arguments.file, "The prompt is in this file")->option_text("FILE");
+  CLI::Option* const prompt = app.add_option("-p,--prompt", arguments.prompt, "The prompt");
+  prompt->option_text("TEXT");
+  app.add_option("-f,--file", arguments.file, "The prompt is in this file")
+      ->option_text("FILE")
+      ->excludes(prompt);
   app.add_option("--logprobs,--n-probs", arguments.logprobs,
                  "Print the log-probability of each token, and of the N most probable ones")
       ->transform(whole_number(0, kMaxTopLogprobs))

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "apps/arguments.h"
 #include "apps/loaded_model.h"
@@ -32,6 +35,16 @@ void append(TopLogprobs& to, const RowResult& row) {
     to.ids.push_back(token.token);
     to.logprobs.push_back(token.logprob);
   }
+}
+
+/// Whether a file can be written, before there is much to write; it stays as it was.
+Result<void> check_writable(const std::string& path) {
+  const bool there = std::filesystem::exists(path);
+  FILE* const file = std::fopen(path.c_str(), "ab");
+  if (file == nullptr) return fail("{}: cannot be created: {}", path, std::generic_category().message(errno));
+  std::fclose(file);
+  if (!there) std::filesystem::remove(path);
+  return {};
 }
 
 /// The average log-probability of the tokens that follow, for a person to look at.
@@ -117,6 +130,7 @@ Result<int> run_score(Arguments given, const Console& console) {
                "Print a SHA-256 over all log-probabilities of each sequence: equal digests are equal bits");
   if (const auto code = parse_arguments(app, given)) return *code;
 
+  if (!arguments.out.empty()) TERCET_TRY_VOID(check_writable(arguments.out));
   TERCET_TRY(const auto file, open_safetensors(arguments.tokens));
   const auto sequences = read_token_sequences(*file);
   if (!sequences) return fail("{}: {}", arguments.tokens, sequences.error().message);

@@ -2,23 +2,16 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "base/error.h"
 
 namespace tercet {
 
-inline Result<std::string> read_file(const std::filesystem::path& path) {
-  std::error_code error;
-  const auto size =
-      std::filesystem::is_regular_file(path, error) ? std::filesystem::file_size(path, error) : 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text(size, '\0');
-  if (error || !file.read(text.data(), static_cast<std::streamsize>(size))) {
-    return fail("{}: cannot be read", path.string());
-  }
-  return text;
-}
+/// Bytes of a file at most: what is longer is no text that anybody would give.
+constexpr size_t kMostTextBytes = size_t{256} << 20;
+
+/// All of a file, a pipe or a device until its end.
+Result<std::string> read_file(const std::filesystem::path& path);
 
 }  // namespace tercet

@@ -109,7 +109,8 @@ TEST(Tokenizer, NamesWhatIsWrongWithAFile) {
   };
   const std::string good = read_file(kTinyModel / "tokenizer.json").value();
   EXPECT_EQ(message(good), "loads");
-  EXPECT_EQ(Tokenizer::load("/nonexistent").error().message, "/nonexistent/tokenizer.json: cannot be read");
+  EXPECT_EQ(Tokenizer::load("/nonexistent").error().message,
+            "/nonexistent/tokenizer.json: cannot be read: No such file or directory");
   EXPECT_THAT(message(""), testing::HasSubstr("DIR/tokenizer.json: EOF while parsing"));
   EXPECT_THAT(message(good.substr(0, good.size() / 2)), testing::HasSubstr("EOF while parsing"));
   EXPECT_THAT(message("{}"), testing::HasSubstr("missing field `added_tokens`"));

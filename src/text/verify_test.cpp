@@ -81,8 +81,10 @@ TEST(VerifyText, NamesWhatFails) {
 
 TEST(VerifyText, NamesWhatCannotBeRead) {
   const std::vector<std::filesystem::path> none = {"/nonexistent/cases.jsonl"};
-  EXPECT_EQ(verify_text(kTinyModel, none).error().message, "/nonexistent/cases.jsonl: cannot be read");
-  EXPECT_EQ(verify_text("/nonexistent", {}).error().message, "/nonexistent/tokenizer.json: cannot be read");
+  EXPECT_EQ(verify_text(kTinyModel, none).error().message,
+            "/nonexistent/cases.jsonl: cannot be read: No such file or directory");
+  EXPECT_EQ(verify_text("/nonexistent", {}).error().message,
+            "/nonexistent/tokenizer.json: cannot be read: No such file or directory");
 }
 
 }  // namespace
