@@ -41,14 +41,17 @@ __device__ inline Work work_at(const FewProductParams& p, int index, int parts) 
   return out;
 }
 
-/// The tile of a slot of a block that has kHere; with SwiGLU slots are first of gate, then of up. −1: none.
+/// The tile of a slot of a block that has `here`; with SwiGLU slots are first of gate, then of up. −1: none.
+__device__ inline int tile_at(const FewProductParams& p, int part, int slot, int here) {
+  const int tiles = (p.weights.n + kTile - 1) / kTile;
+  if (p.swiglu == 0) return part * here + slot < tiles ? part * here + slot : -1;
+  const int half = here / 2;
+  const int of_half = part * half + slot % half;
+  return of_half < tiles / 2 ? of_half + slot / half * (tiles / 2) : -1;
+}
 template <int kHere>
 __device__ inline int tile_at(const FewProductParams& p, int part, int slot) {
-  const int tiles = (p.weights.n + kTile - 1) / kTile;
-  if (p.swiglu == 0) return part * kHere + slot < tiles ? part * kHere + slot : -1;
-  constexpr int kHalf = kHere / 2;
-  const int of_half = part * kHalf + slot % kHalf;
-  return of_half < tiles / 2 ? of_half + slot / kHalf * (tiles / 2) : -1;
+  return tile_at(p, part, slot, kHere);
 }
 
 __device__ inline int64_t y_row(const FewProductParams& p, const Work& work, int i) {

@@ -40,16 +40,7 @@ struct Asked {
   int exponents[2];
 };
 
-/// A warp's tile: with SwiGLU half of a block's tiles are gate's, the others up's. −1: none.
-__device__ inline int few_tile(const FewProductParams& p, int slot, int slots) {
-  const int tiles = (p.weights.n + kTile - 1) / kTile;
-  const int part = static_cast<int>(blockIdx.x);
-  if (p.swiglu == 0) return part * slots + slot < tiles ? part * slots + slot : -1;
-  const int of_half = part * (slots / 2) + slot % (slots / 2);
-  return of_half < tiles / 2 ? of_half + slot / (slots / 2) * (tiles / 2) : -1;
-}
-
-/// Where rows lie: from x.numbers and x.units on.
+/// Where rows lie: from x.numbers and x.units on, of which few rows and pairs have fewer than 2^32.
 template <int kRowEights>
 struct FewRows {
   uint32_t numbers[kRowEights];   // of row 8e + lane/4, from 8·(lane%4) on
@@ -143,7 +134,8 @@ __global__ void __launch_bounds__(2 * kFewWarps * 32) few_kernel(FewProductParam
   const Work work = work_at<kRows>(p, index, 1);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int tile = few_tile(p, warp / leaves, slots);
+  const auto part = static_cast<int>(blockIdx.x);
+  const int tile = tile_at(p, part, warp / leaves, slots);
   float acc[kRowEights][4] = {};
   few_leaf<kRowEights>(p, work, max(tile, 0), warp % leaves, acc);
   float* const own = sums + warp * kTile * kRows + lane % 4 * 2;
@@ -165,7 +157,7 @@ __global__ void __launch_bounds__(2 * kFewWarps * 32) few_kernel(FewProductParam
        i += static_cast<int>(blockDim.x)) {
     const int slot = i / kTile % written;
     const int row = i / (kTile * written);
-    const int n = few_tile(p, slot, slots) * kTile + i % kTile;
+    const int n = tile_at(p, part, slot, slots) * kTile + i % kTile;
     if (n < 0 || n >= columns) continue;
     float value = result(slot, i % kTile, row);
     if (p.swiglu != 0) value = swiglu(value, result(slot + written, i % kTile, row));
