@@ -138,6 +138,9 @@ def test_bodies_that_are_too_long(guarded):
     (["--api-key-file", "/nothing.txt"], "cannot be read"),
     (["--api-key", ""], "must not be empty"),
     (["--ctx", "1M"], "was made for 32768 tokens"),
+    (["--cors", "example.org"], "expected a site like https://example.org, without a path, or *; found example.org"),
+    (["--cors", "https://example.org/"], "found https://example.org/"),
+    (["--alias", ""], "--alias: a name must not be empty"),
 ])
 def test_options_that_will_not_do(tercet, model, options, words):
     result = tercet("serve", model, "--port", 0, *options)

@@ -138,8 +138,22 @@ Result<void> read_keys(ServeArguments& arguments) {
   return {};
 }
 
+/// What browsers send as one ("null" stands for pages that are files).
+bool is_origin(std::string_view text) {
+  const size_t host = text.find("://");
+  if (text == "*" || text == "null") return true;
+  return host != text.npos && host > 0 && host + 3 < text.size() && text.find('/', host + 3) == text.npos;
+}
+
 Result<void> check_arguments(ServeArguments& arguments) {
   TERCET_TRY_VOID(read_keys(arguments));
+  for (const std::string& origin : arguments.guard.origins) {
+    if (is_origin(origin)) continue;
+    return fail("--cors: expected a site like https://example.org, without a path, or *; found {}", origin);
+  }
+  for (const std::string& name : arguments.names) {
+    if (name.empty()) return fail("--alias: a name must not be empty");
+  }
   HttpOptions& http = arguments.http;
   if (http.address == "localhost") http.address = "127.0.0.1";
   if (http.certificate.empty() != http.key.empty()) return fail("--tls-cert and --tls-key belong together");
