@@ -56,6 +56,8 @@ Products::Products(Launcher& launcher, int64_t& held, const DeviceTraits& device
       norm_halves_(launcher, held),
       norm_sums_(launcher, held),
       unfit_(launcher, held),
+      wholes_(launcher, held),
+      whole_units_(launcher, held),
       numbers_(launcher, held),
       units_(launcher, held),
       planes_(launcher, held),
@@ -237,7 +239,7 @@ Products::Ready Products::round(Rows h, const int32_t* ids, int64_t count, uint8
     RoundParams p = rounding_of(h, count, failed, flag_div);
     p.ids = ids;
     p.weights.planes = 0;
-    p.rounded = room(numbers_, units_, count, h.cols, form);
+    p.rounded = room(wholes_, whole_units_, count, h.cols, form);
     round_rows(launcher_, p);
     return {p.rounded, nullptr, nullptr};
   }

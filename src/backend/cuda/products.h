@@ -158,6 +158,7 @@ class Products {
   CombineParams unsettled_{};  // where z is not null
   LeafSumParams unsummed_{};   // where y is not null
   Scratch norm_planes_, norm_units_, norm_halves_, norm_sums_, unfit_;
+  Scratch wholes_, whole_units_;  // rows for product_floats(), which rows of other forms do not disturb
   Scratch numbers_, units_, planes_, plane_units_, halves_, sums_, leaves_, rest_, y_, sorted_, items_;
   DeviceBytes ticket_;  // ChooseAndSortParams
 };

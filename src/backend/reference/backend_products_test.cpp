@@ -113,10 +113,31 @@ TEST_P(ProductsTest, GateAndUpAlikeOrOfDifferentForms) {
   }
 }
 
+/// Kernels that round rows alike follow upon others.
+TEST_P(ProductsTest, PartsOfUnlikeFormsInTurn) {
+  const auto ops = fast();
+  const TestMatrix four(24, 384, 4, 64, 32), coarse(20, 384, 8, 128, 33), more(16, 384, 4, 128, 34);
+  const TestMatrix floats(28, 384, 0, 64, 35), others(12, 384, 0, 64, 36);
+  for (const std::vector<MatrixData>& parts : {std::vector{floats.data, coarse.data, others.data, four.data},
+                                               {coarse.data, floats.data, more.data, others.data}}) {
+    const auto expected_linear = reference_->pack_linear(parts);
+    const auto linear = ops->pack_linear(parts);
+    for (const int64_t rows : {1, 9, 40}) {
+      TestRows h = hard_rows(rows, 384, 8);
+      TestRows expected(rows, linear->n), y(rows, linear->n);
+      const auto plain_step = reference_->begin(plain_batch(rows));
+      const auto step = ops->begin(plain_batch(rows));
+      reference_->linear(*plain_step, h.view(), *expected_linear, expected.view());
+      ops->linear(*step, h.view(), *linear, y.view());
+      EXPECT_TRUE(y == expected) << rows << " rows";
+    }
+  }
+}
+
 /// The most leaves that there are, in the largest blocks that a kernel may have.
 TEST_P(ProductsTest, GateAndUpOfEightLeaves) {
   const auto ops = fast();
-  for (const int bits : {4, 8}) {
+  for (const int bits : {4, 8, 0}) {
     const TestMatrix gate(32, 4096, bits, 64, 30), up(32, 4096, bits, 64, 31);
     const MatrixData parts[] = {gate.data, up.data};
     for (const int64_t rows : {1, 5, 17}) {
