@@ -8,6 +8,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/copies.cuh"
+#include "backend/cuda/kernels/mma.cuh"
 #include "backend/cuda/kernels/pieces.cuh"
 #include "backend/cuda/kernels/shared.cuh"
 
@@ -34,6 +35,22 @@ struct Place {
 /// Sums of a lane: of outputs lane/4 and lane/4 + 8 of a tile with rows 8e + lane%4·2 and the next.
 template <class L>
 using Sums = float[L::kTiles][kEights][4];
+
+/// What a warp's rows bring into a group's products: their numbers, as b of four products each, which lie at
+/// the stage's beginning as swizzled() has them, and a float of rows lane%4·2 and the next of each eight,
+/// which lie from `floats` on.
+template <class L>
+__device__ inline void load_rows(uint32_t stage, uint32_t floats, const Place<L>& place,
+                                 uint32_t (&b)[kEights][2][4], float2 (&of_rows)[kEights]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int e = 0; e < kEights; ++e) {
+    const uint32_t rows = stage + place.row * 128 + e * 1024;
+    load_matrices(b[e][0], rows + swizzled(lane % 8, lane / 8));
+    load_matrices(b[e][1], rows + swizzled(lane % 8, 4 + lane / 8));
+    of_rows[e] = read_two_floats(floats + (place.row + 8 * e + lane % 4 * 2) * 4);
+  }
+}
 
 template <class L>
 __device__ inline void write(const FewProductParams& p, const Work& work, const Place<L>& place,

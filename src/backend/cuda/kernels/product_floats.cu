@@ -251,13 +251,7 @@ struct Many {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     uint32_t b[kEights][2][4];
     float2 u[kEights];
-#pragma unroll
-    for (int e = 0; e < kEights; ++e) {
-      const uint32_t rows = stage + place.row * 128 + e * 1024;
-      load_matrices(b[e][0], rows + swizzled(lane % 8, lane / 8));
-      load_matrices(b[e][1], rows + swizzled(lane % 8, 4 + lane / 8));
-      u[e] = read_two_floats(stage + kUnits + (place.row + 8 * e + lane % 4 * 2) * 4);
-    }
+    load_rows(stage, stage + kUnits, place, b, u);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const uint32_t outputs = stage + kWeights + place.slot(tile) * (kTile * 128);

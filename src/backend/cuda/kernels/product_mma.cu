@@ -106,13 +106,7 @@ __device__ inline void extend_all(Sums<L>& acc, uint32_t stage, const Place<L>& 
   const int lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t b[kEights][2][4];
   float2 sums[kEights];
-#pragma unroll
-  for (int e = 0; e < kEights; ++e) {
-    const uint32_t rows = stage + place.row * 128 + e * 1024;
-    load_matrices(b[e][0], rows + swizzled(lane % 8, lane / 8));
-    load_matrices(b[e][1], rows + swizzled(lane % 8, 4 + lane / 8));
-    sums[e] = read_two_floats(stage + L::kSums + (place.row + 8 * e + lane % 4 * 2) * 4);
-  }
+  load_rows(stage, stage + L::kSums, place, b, sums);
 #pragma unroll
   for (int tile = 0; tile < L::kTiles; ++tile) {
     const int slot = place.slot(tile);

@@ -1,7 +1,7 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/block.cuh"
-#include "backend/cuda/kernels/octet.cuh"
+#include "backend/cuda/kernels/halves.cuh"
 #include "backend/cuda/kernels/round_many.h"
 #include "backend/cuda/kernels/round_source.cuh"
 
@@ -35,7 +35,7 @@ struct RowOut {
 };
 
 /// Writes group g rounded to `step`, its leaf having exponent `of_leaf`; returns what the rounding left. By
-/// conversions, as round_octet().
+/// conversions, as round_octet() of octet.cuh.
 __device__ inline Two put(const RowOut& out, int g, Two x, int step, int of_leaf) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float down = plain_power(-step - 24), up = plain_power(step + 24);
