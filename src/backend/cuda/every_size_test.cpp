@@ -446,6 +446,22 @@ TEST_P(EverySize, OperationsOfALayerInTurn) {
   }
 }
 
+// Squares' means that are infinite, or too small to change what is added to them.
+TEST_P(EverySize, LayersOfVeryLargeAndVerySmallNumbers) {
+  constexpr int64_t kRows = 12;
+  for (const float scale : {0x1p62F, 0x1p70F, 0x1p-11F, 0x1p-40F, 0x1p-70F, 0.0F}) {
+    TinyLayer right(*reference_, key_, 1), fast(*ops_, key_, 1);
+    std::vector<float> values = random_values(kRows * TinyLayer::kHidden, key_ + 33);
+    for (float& value : values) value *= scale;
+    right.run(plain_batch(kRows), values);
+    const TinyLayer::Result expected = right.result();
+    for (int64_t rows = 1; rows <= kRows; ++rows) {
+      fast.run(plain_batch(rows), values);
+      ASSERT_TRUE(fast.starts(expected)) << rows << " rows, times " << scale;
+    }
+  }
+}
+
 TEST_P(EverySize, DecodingAnyNumberOfSequences) {
   constexpr int32_t kSequences = 200;
   const auto pages = static_cast<int32_t>(kMost / kPageTokens);

@@ -36,8 +36,10 @@ Item item_at(const Work& work, int32_t index) {
   return {index % work.product.tiles, index / work.product.tiles};
 }
 
-void add_jobs(Draft& draft, const Work& work, int32_t which, Item item) {
+void add_jobs(Draft& draft, const Phase& phase, int32_t which, Item item) {
+  const Work& work = phase.works[which];
   const ProductWork& p = work.product;
+  const Source& source = phase.sources[work.source];
   const int32_t leaves = 1 << p.leaf_shift;
   for (int32_t slot = 0; slot < p.slots; ++slot) {
     const int32_t tile = item.tile + (p.swiglu != 0 ? slot * (p.outputs / kTile) : 0);
@@ -49,12 +51,22 @@ void add_jobs(Draft& draft, const Work& work, int32_t which, Item item) {
       chosen = item.of * p.chosen + slot;
       row = chosen - draft.share.first_row;
     }
+    const SharedRowPlaces places(source.k);
+    const int32_t begin = source.shared + row * source.row_bytes;
     for (int32_t leaf = 0; leaf < leaves; ++leaf) {
+      const int32_t group = leaf * p.groups;
       Job job{};
-      job.leaf = static_cast<uint32_t>(tile * leaves + leaf) | static_cast<uint32_t>(which) << 24;
-      job.sums = static_cast<uint16_t>(draft.sums / kTile + (slot * leaves + leaf) * p.held);
-      job.row = static_cast<uint8_t>(row);
+      job.leaf = static_cast<uint32_t>(tile * leaves + leaf) & 0xffffffU;
+      job.work = static_cast<uint32_t>(which) & 3U;
+      job.rows = static_cast<uint32_t>(p.rows) & 15U;
+      job.two_planes = p.planes == 2 ? 1 : 0;
       job.chosen = static_cast<uint8_t>(chosen);
+      job.groups = static_cast<uint8_t>(p.groups);
+      job.sums = static_cast<uint16_t>(draft.sums / kTile + (slot * leaves + leaf) * p.held);
+      job.planes = static_cast<uint16_t>((begin + group * kBlock) / 16);
+      job.units = static_cast<uint16_t>((begin + places.units) / 8 + group);
+      job.gap = static_cast<uint16_t>(places.second_plane / 16);
+      job.apart = static_cast<uint16_t>(p.row_step * source.row_bytes / 16);
       draft.jobs.push_back(job);
     }
   }
@@ -85,7 +97,7 @@ void add_item(Draft& draft, const Phase& phase, int32_t which, int32_t index) {
     if (draft.share.rows == 0) draft.share.first_row = static_cast<uint16_t>(item.of * p.chosen);
     draft.share.rows = static_cast<uint16_t>((item.of + 1) * p.chosen - draft.share.first_row);
   }
-  add_jobs(draft, work, which, item);
+  add_jobs(draft, phase, which, item);
   add_outputs(draft, work, which, item);
   draft.sums += floats;
   if (work.early != 0 && draft.share.early + item_jobs(p) == static_cast<int32_t>(draft.jobs.size())) {
@@ -119,7 +131,12 @@ Phase outline(const Phase& phase) {
   out.work_count = phase.work_count;
   for (int32_t i = 0; i < phase.work_count; ++i) {
     const Work& work = phase.works[i];
-    out.sources[work.source].pairs = phase.sources[work.source].pairs;
+    const Source& source = phase.sources[work.source];
+    Source& own = out.sources[work.source];
+    own.pairs = source.pairs;
+    own.k = source.k;
+    own.shared = source.shared;
+    own.row_bytes = source.row_bytes;
     out.works[i] = work;
     if (!is_product(work.kind)) continue;
     ProductWork& p = out.works[i].product;

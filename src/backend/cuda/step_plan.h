@@ -31,9 +31,6 @@ inline bool shares_fit(std::span<const ShareNeed> works, int32_t blocks) {
   return most_share_bytes(works, blocks) <= kShareBytes && most_share_rounds(works, blocks) <= kShareRounds;
 }
 
-/// Floats that a job's sums of an output take.
-constexpr int32_t held_sums(int64_t rows) { return rows == 1 ? 1 : rows <= 4 ? 4 : 8; }
-
 /// The shares of a phase, which must fit. Items go to blocks in order, each block getting the same cost, as
 /// far as items are whole.
 PhasePlan plan_phase(const Phase& phase, int32_t blocks);

@@ -70,8 +70,8 @@ void expect_whole(const Phase& phase, const PhasePlan& plan) {
       std::set<int> sums;
       for (; job < share.jobs[round]; ++job) {
         const Job& it = share.job_list()[job];
-        ++leaves[{it.work(), it.chosen, it.its_leaf()}];
-        const int held = phase.works[it.work()].product.held;
+        ++leaves[{it.work, it.chosen, it.leaf}];
+        const int held = phase.works[it.work].product.held;
         ASSERT_LE((it.sums + held) * kTile, kProgramSums);
         for (int i = 0; i < held; ++i) EXPECT_TRUE(sums.insert(it.sums + i).second);
       }
@@ -112,6 +112,30 @@ TEST(StepPlan, OfADenseProduct) {
   EXPECT_LE(plan.share_bytes, most_share_bytes(needs_of(phase), kBlocks));
 }
 
+TEST(StepPlan, LeavesBeginWhereTheirGroupsDo) {
+  Work router = product(WorkKind::product, 8, 1, 2, 6);
+  router.product.held = 8;
+  router.product.planes = 2;
+  Phase phase = phase_of({router});
+  phase.sources[0].k = 2048;
+  phase.sources[0].row_bytes = program_row_bytes(2048);
+  const PhasePlan plan = plan_phase(phase, kBlocks);
+  expect_whole(phase, plan);
+  for (int32_t block = 0; block < kBlocks; ++block) {
+    const Share& share = share_at(plan, block);
+    for (int job = 0; job < share.all_jobs; ++job) {
+      const Job& it = share.job_list()[job];
+      const auto group = static_cast<int32_t>(it.leaf % 4 * 8);
+      EXPECT_EQ(it.planes * 16, group * kBlock);
+      EXPECT_EQ(it.units * 8, 2 * (2048 + 64) + group * 8);
+      EXPECT_EQ(it.apart * 16, program_row_bytes(2048));
+      EXPECT_EQ(it.two_planes, 1U);
+      EXPECT_EQ(it.rows, 6U);
+      EXPECT_EQ(it.groups, 8);
+    }
+  }
+}
+
 TEST(StepPlan, OfManyRowsInRounds) {
   Work up = product(WorkKind::product, 832, 2, 3, 4);
   up.product.swiglu = 1;
@@ -146,6 +170,9 @@ TEST(StepPlan, OfDownKnowsItsRowsOfPairs) {
   down.product.ldy = down.product.outputs;
   Phase phase = phase_of({down});
   phase.sources[0].pairs = 8;
+  phase.sources[0].k = 768;
+  phase.sources[0].shared = 4096;
+  phase.sources[0].row_bytes = program_row_bytes(768);
   const PhasePlan plan = plan_phase(phase, kBlocks);
   expect_whole(phase, plan);
   EXPECT_EQ(share_at(plan, 0).first_row, 0);
@@ -153,8 +180,12 @@ TEST(StepPlan, OfDownKnowsItsRowsOfPairs) {
   EXPECT_EQ(share_at(plan, kBlocks - 1).first_row, 8);
   EXPECT_EQ(share_at(plan, kBlocks - 1).rows, 8);
   for (int job = 0; job < share_at(plan, kBlocks - 1).all_jobs; ++job) {
-    EXPECT_LT(share_at(plan, kBlocks - 1).job_list()[job].row, 8);
-    EXPECT_GE(share_at(plan, kBlocks - 1).job_list()[job].chosen, 8);
+    const Job& it = share_at(plan, kBlocks - 1).job_list()[job];
+    EXPECT_GE(it.chosen, 8);
+    const int32_t row = 4096 + (it.chosen - 8) * program_row_bytes(768);
+    EXPECT_EQ(it.planes * 16, row);
+    EXPECT_EQ(it.gap * 16, 768 + 64);
+    EXPECT_EQ(it.units * 8, row + 2 * (768 + 64));
   }
 }
 
@@ -234,10 +265,10 @@ TEST(StepPlan, OfModelsIsWithinWhatIsForeseen) {
 }
 
 TEST(StepPlan, ManyCheapItemsDoNotFitBesideFewDearOnes) {
-  const std::vector<Work> two = products_of(kHy3, 2), three = products_of(kHy3, 3);
+  const std::vector<Work> two = products_of(kHy3, 2), four = products_of(kHy3, 4);
   EXPECT_TRUE(shares_fit(needs_of(phase_of({two[6], two[7]})), kBlocks));
-  EXPECT_FALSE(shares_fit(needs_of(phase_of({three[6], three[7]})), kBlocks));
-  for (const Work& work : three) EXPECT_TRUE(shares_fit(needs_of(phase_of({work})), kBlocks));
+  EXPECT_FALSE(shares_fit(needs_of(phase_of({four[6], four[7]})), kBlocks));
+  for (const Work& work : four) EXPECT_TRUE(shares_fit(needs_of(phase_of({work})), kBlocks));
 }
 
 TEST(StepPlan, OfAProgramHoldsSharesOfPhasesAlikeOnce) {

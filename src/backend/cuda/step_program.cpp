@@ -185,7 +185,6 @@ ProductWork& StepProgram::add_product(const Place& at, WorkKind kind, const Weig
   p.planes = w.planes;
   p.leaf_shift = std::countr_zero(static_cast<uint32_t>(w.leaves));
   p.groups = w.groups() / w.leaves;
-  p.row_bytes = program_row_bytes(w.k);
   p.row_step = at.step;
   p.held = held_sums(rows);
   p.swiglu = swiglu ? 1 : 0;
@@ -210,6 +209,7 @@ StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ne
   }
   Source s{};
   s.k = narrow(h.cols);
+  s.row_bytes = program_row_bytes(s.k);
   const bool ready =
       !norm_ && kept_.h == h.data && kept_.k == h.cols && kept_.rows >= h.rows && kept_.parts >= parts;
   Kept now = kept_;
@@ -234,6 +234,7 @@ StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ne
       s.norm = norm_->weight.data;
       s.h = h.data;
       s.eps = norm_->eps;
+      s.inverse = 1.0F / static_cast<float>(s.k);
       s.planes = planes;
       s.units = units;
       need.writes.add({range(h), kept});
@@ -242,7 +243,7 @@ StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ne
     }
     need.reads.add(range({const_cast<float*>(s.x), s.rows, s.k}));
   }
-  need.shared = s.rows * s.parts * program_row_bytes(s.k);
+  need.shared = s.rows * s.parts * s.row_bytes;
   phase_for(need);
   const Place at = add_source(s, h.data, parts);
   draft_.shared += need.shared;
@@ -251,7 +252,7 @@ StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ne
 }
 
 bool StepProgram::norm(Rows x, Rows z, Vector weight, float eps, Rows h) {
-  if (norm_ || x.cols % kBlock != 0 || x.cols / kBlock > kProgramGroups) return false;
+  if (norm_ || x.cols % kBlock != 0 || x.cols / kBlock > kProgramGroups || !(eps >= kLeastEps)) return false;
   if (z.data != nullptr) {
     if (phases_.empty()) return false;
     Phase& last = phases_.back();
@@ -382,6 +383,7 @@ bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, co
   s.failed = failed;
   s.rows = narrow(pairs);
   s.k = w.k;
+  s.row_bytes = program_row_bytes(s.k);
   s.octets = divisor(w.k / 8);
   s.per_leaf = divisor(w.groups() / w.leaves);
   s.parts = 1;

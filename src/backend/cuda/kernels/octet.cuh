@@ -7,12 +7,31 @@
 
 namespace tercet::cuda {
 
+/// Numbers that other blocks of a kernel that runs on wrote: past the first cache, by instructions for global
+/// memory.
+__device__ inline float4 load_numbers(const float* from) {
+  float4 x;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(__cvta_generic_to_global(from)));
+  return x;
+}
+__device__ inline float load_number(const float* from) {
+  float x;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}
+
 struct Octet {
   float v[8];
 
   __device__ void load(const float* from) {
-    const float4 a = reinterpret_cast<const float4*>(from)[0];
-    const float4 b = reinterpret_cast<const float4*>(from)[1];
+    set(reinterpret_cast<const float4*>(from)[0], reinterpret_cast<const float4*>(from)[1]);
+  }
+  __device__ void load_shared_by_blocks(const float* from) {
+    set(load_numbers(from), load_numbers(from + 4));
+  }
+  __device__ void set(float4 a, float4 b) {
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
   }

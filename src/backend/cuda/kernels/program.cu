@@ -20,6 +20,11 @@ struct Chosen {
   float weights[kProgramChosen];
 };
 
+/// What joins a number of y, from memory.
+struct Addends {
+  float before, shared;
+};
+
 /// What a warp asks for, and what has arrived.
 struct Flight {
   const uint8_t* values;
@@ -40,6 +45,7 @@ struct Fixed {
   uint8_t shares[2][kShareBytes];
   Flight flights[kProgramWarps];  // while no product runs
   RowScratch rows;
+  Addends addends[kProgramThreads];
   Chosen chosen;
   RowPositions positions;
 };
@@ -83,16 +89,16 @@ struct Fetcher : Flight {
   __device__ void ask(const Phase& phase, const Share& share, int end) {
     if (left == 0 && next < end) {
       const Job job = share.job_list()[next];
-      const ProductWork& p = phase.works[job.work()].product;
-      values = p.values + int64_t{job.its_leaf()} * (p.groups * p.planes * kBlockBytes);
-      scales = p.scales + int64_t{job.its_leaf()} * (p.groups * kTile * 4);
+      const ProductWork& p = phase.works[job.work].product;
+      planes = 1 + static_cast<int>(job.two_planes);
+      left = job.groups;
+      values = p.values + uint64_t{job.leaf} * static_cast<uint32_t>(left * planes * kBlockBytes);
+      scales = p.scales + uint64_t{job.leaf} * static_cast<uint32_t>(left * kTile * 4);
       if (job.chosen != kNoExpert) {
         const int expert = fixed().chosen.experts[job.chosen];
         values += expert * p.values_stride;
         scales += expert * p.scales_stride;
       }
-      left = p.groups;
-      planes = p.planes;
       next += kProgramWarps;
     }
     if (left > 0) {
@@ -144,25 +150,27 @@ static __device__ __noinline__ void ask_ahead(const Phase& phase, const Share& s
   f.keep();
 }
 
-/// The chain of a job's leaf with up to 4·kQuads rows, of which the first lies at `row`; rows are `apart`
-/// bytes apart. A lane gets outputs lane/4 and lane/4 + 8, token lane%4 of each four.
+/// The chain of a job's leaf with up to 4·kQuads rows, to its sums. A lane has outputs lane/4 and lane/4 + 8,
+/// token lane%4 of each four.
 template <int kPlanes, int kQuads>
-__device__ inline void chain(Fetcher& fetcher, const Phase& phase, const Share& share, int k,
-                             const uint8_t* row, int rows, int apart, int first_group, int groups,
-                             float (&acc)[kQuads][2]) {
+__device__ inline void run_job(Fetcher& fetcher, const Phase& phase, const Share& share, const Job& job) {
   constexpr int kGroups = kPlanes == 2 ? 2 : 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
   const int t = lane % 4;
+  const auto rows = static_cast<int>(job.rows);
+  const int groups = job.groups;
+  const uint8_t* const planes = shared_at(kRowsAt) + job.planes * 16 + g % 2 * (job.gap * 16) + 16 * t;
+  const uint8_t* const first_units = shared_at(kRowsAt) + job.units * 8;
   const uint8_t* columns[kQuads];
   const UnitSum* units[kQuads];
+  float acc[kQuads][2];
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     // Tokens that are not there repeat the last: their sums are nobody's.
-    const SharedRow x{const_cast<uint8_t*>(row) + min(q * kTokens + g / 2, rows - 1) * apart, k};
-    const SharedRow u{const_cast<uint8_t*>(row) + min(q * kTokens + t, rows - 1) * apart, k};
-    columns[q] = x.plane(g % 2) + first_group * kBlock + 16 * t;
-    units[q] = u.units() + first_group;
+    columns[q] = planes + min(q * kTokens + g / 2, rows - 1) * (job.apart * 16);
+    units[q] =
+        reinterpret_cast<const UnitSum*>(first_units + min(q * kTokens + t, rows - 1) * (job.apart * 16));
     acc[q][0] = acc[q][1] = 0.0F;
   }
 #pragma unroll 1
@@ -188,35 +196,13 @@ __device__ inline void chain(Fetcher& fetcher, const Phase& phase, const Share& 
       if (done + i < groups) group(i);
     }
   }
-}
-
-template <int kPlanes, int kQuads>
-__device__ inline void run_job(Fetcher& fetcher, const Phase& phase, const Share& share, int k,
-                               const uint8_t* row, int rows, int apart, int first_group, int groups, int held,
-                               float* sums) {
-  float acc[kQuads][2];
-  chain<kPlanes, kQuads>(fetcher, phase, share, k, row, rows, apart, first_group, groups, acc);
-  // Found again: held since before, it would be put aside, and come back from the second cache.
-  uint32_t lane = 0;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-  const auto g = static_cast<int>(lane / 4);
-  const auto t = static_cast<int>(lane % 4);
   if (t >= rows) return;
+  const int held = held_sums(rows);
+  float* const sums = reinterpret_cast<float*>(shared_at(kSumsAt)) + job.sums * kTile + g * held + t;
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
-    sums[g * held + q * kTokens + t] = acc[q][0];
-    sums[(g + 8) * held + q * kTokens + t] = acc[q][1];
-  }
-}
-
-template <int kPlanes>
-__device__ inline void run_job(Fetcher& fetcher, const Phase& phase, const Share& share, int k,
-                               const uint8_t* row, int rows, int apart, int first_group, int groups, int held,
-                               float* sums) {
-  if (rows <= 4) {
-    run_job<kPlanes, 1>(fetcher, phase, share, k, row, rows, apart, first_group, groups, held, sums);
-  } else {
-    run_job<kPlanes, 2>(fetcher, phase, share, k, row, rows, apart, first_group, groups, held, sums);
+    sums[q * kTokens] = acc[q][0];
+    sums[8 * held + q * kTokens] = acc[q][1];
   }
 }
 
@@ -235,20 +221,21 @@ __device__ inline float add_leaves(const float* sums, int leaf_shift, int apart)
   return sum;
 }
 
-/// What joins a number of y, from memory.
-struct Addends {
-  float before, shared;
-};
-__device__ inline Addends addends_of(const Phase& phase, const Outputs outputs, int number) {
+/// Asks for what joins a block's first numbers; they come with the copies that are committed next.
+__device__ inline void ask_for_addends(const Phase& phase, const Share& share) {
+  const auto me = static_cast<int>(threadIdx.x);
+  if (me >= share.outputs[0] * kTile) return;
+  const Outputs outputs = share.output_list()[me / kTile];
   const ProductWork& p = phase.works[outputs.work].product;
-  const uint32_t at = outputs.at + number;
-  const bool mine = number <= outputs.count;
-  return {mine && p.sum != nullptr ? p.sum[at] : 0.0F, mine && p.shared != nullptr ? p.shared[at] : 0.0F};
+  const uint32_t at = outputs.at + me % kTile;
+  if (me % kTile > outputs.count) return;
+  Addends& to = fixed().addends[me];
+  if (p.sum != nullptr) copy_word_async(shared_address(&to.before), p.sum + at);
+  if (p.shared != nullptr) copy_word_async(shared_address(&to.shared), p.shared + at);
 }
 
 /// A number of y from the sums of its leaves: one of the outputs' numbers.
-static __device__ __noinline__ void finish(const Phase& phase, const Outputs outputs, int number,
-                                           const Addends addends) {
+__device__ inline void finish(const Phase& phase, const Outputs outputs, int number, const Addends* addends) {
   if (number > outputs.count) return;
   const Work& work = phase.works[outputs.work];
   const ProductWork& p = work.product;
@@ -263,49 +250,43 @@ static __device__ __noinline__ void finish(const Phase& phase, const Outputs out
     for (int j = 0; j < p.chosen; ++j) {
       value = fma_(weights[j], add_leaves(from + (j << p.leaf_shift) * apart, p.leaf_shift, apart), value);
     }
-    if (p.shared != nullptr) value = value + addends.shared;
+    if (p.shared != nullptr) value = value + (addends != nullptr ? addends->shared : p.shared[at]);
   } else {
     value = add_leaves(from, p.leaf_shift, apart);
     if (p.swiglu != 0) value = swiglu(value, add_leaves(from + (apart << p.leaf_shift), p.leaf_shift, apart));
   }
   p.y[at] = value;
-  if (p.sum != nullptr) p.sum[at] = addends.before + value;
+  if (p.sum != nullptr) p.sum[at] = (addends != nullptr ? addends->before : p.sum[at]) + value;
 }
 
 /// A block's share of a phase's products.
 static __device__ __noinline__ void run_products(const Phase& phase, const Share& share) {
   Fetcher fetcher;
   const Job* const jobs = share.job_list();
-  const Outputs* const outputs = share.output_list();
   int number = static_cast<int>(threadIdx.x) / 32;
   int output = static_cast<int>(threadIdx.x);
 #pragma unroll 1
   for (int round = 0; round < share.rounds; ++round) {
-    const int end = share.outputs[round] * kTile;
-    Addends addends{};  // of the first: on their way while the sums are made
-    if (output < end) addends = addends_of(phase, outputs[output / kTile], output % kTile);
 #pragma unroll 1
     for (; number < share.jobs[round]; number += kProgramWarps) {
       const Job job = jobs[number];
-      const Work& work = phase.works[job.work()];
-      const ProductWork& p = work.product;
-      const Source& source = phase.sources[work.source];
-      const int group = (job.its_leaf() & ((1 << p.leaf_shift) - 1)) * p.groups;
-      const uint8_t* const from = shared_at(kRowsAt) + source.shared + job.row * p.row_bytes;
-      float* const to = reinterpret_cast<float*>(shared_at(kSumsAt)) + job.sums * kTile;
-      const int apart = p.row_step * p.row_bytes;
-      if (p.planes == 2) {
-        run_job<2>(fetcher, phase, share, source.k, from, p.rows, apart, group, p.groups, p.held, to);
+      if (job.two_planes != 0) {
+        job.rows <= kTokens ? run_job<2, 1>(fetcher, phase, share, job)
+                            : run_job<2, 2>(fetcher, phase, share, job);
       } else {
-        run_job<1>(fetcher, phase, share, source.k, from, p.rows, apart, group, p.groups, p.held, to);
+        job.rows <= kTokens ? run_job<1, 1>(fetcher, phase, share, job)
+                            : run_job<1, 2>(fetcher, phase, share, job);
       }
+    }
+    if (round == 0) {  // the addends, at most
+      commit_copies();
+      wait_for_copies<0>();
     }
     __syncthreads();
 #pragma unroll 1
-    while (output < end) {
-      finish(phase, outputs[output / kTile], output % kTile, addends);
-      output += kProgramThreads;
-      if (output < end) addends = addends_of(phase, outputs[output / kTile], output % kTile);
+    for (const int end = share.outputs[round] * kTile; output < end; output += kProgramThreads) {
+      finish(phase, share.output_list()[output / kTile], output % kTile,
+             output < kProgramThreads ? &fixed().addends[output] : nullptr);
     }
     if (round + 1 < share.rounds) __syncthreads();
   }
@@ -368,12 +349,8 @@ __device__ inline void take_sources(const Phase& phase, const Share& share, cons
       first = share.first_row;
       count = share.rows;
     }
-    // Norms take two rows at a time, all else as many as there is room for.
-    if (max(s.k, s.norm != nullptr ? 0 : count * s.k) > team.threads * 8) {
-      round_source<2>(s, first, count, to, team, fixed().rows);
-    } else {
-      round_source<1>(s, first, count, to, team, fixed().rows);
-    }
+    if (i > 0) team.sync();  // the scratch memory is free
+    round_source(s, first, count, to, team, fixed().rows);
   }
 }
 
@@ -472,6 +449,7 @@ static __device__ __noinline__ void open_phase() {
   const Share& share = share_at(which);
   const Work& last = phase.works[phase.work_count - 1];
   const auto me = static_cast<int>(threadIdx.x);
+  if (phase.products != 0) ask_for_addends(phase, share);
   if (last.kind == WorkKind::experts && last.product.choose.logits != nullptr) {
     // Half of the warps choose while the others round.
     if (me < kRankThreads) {

@@ -12,6 +12,8 @@ namespace tercet::cuda {
 
 constexpr int kProgramChosen = 64;   // experts of all rows, at most
 constexpr int kProgramGroups = 128;  // of a row, at most
+/// Of a norm (program_rows.cuh).
+constexpr float kLeastEps = 0x1p-60F;
 /// Bytes that a phase's rounded rows may take in shared memory.
 constexpr int kProgramRowBytes = 76 * 1024;
 /// Floats for the sums of an item's leaves.
@@ -42,7 +44,9 @@ struct Source {
   int32_t flag_div;
   int32_t pairs;   // of each row of the step, if the phase's item needs only those of its rows; else 0
   int32_t shared;  // bytes: where they lie in the rows' shared memory
-  float eps;
+  float eps;       // of the norm: kLeastEps or more
+  float inverse;   // 1 ÷ k, rounded
+  int32_t row_bytes;
 };
 
 enum class WorkKind : int32_t {
@@ -75,9 +79,9 @@ struct ProductWork {
   int32_t planes;      // 1 or 2
   int32_t leaf_shift;  // 2^leaf_shift leaves
   int32_t groups;      // of a leaf
-  int32_t row_bytes;   // of the source
   int32_t row_step;    // distance of a job's rows in the source
-  int32_t held;        // floats that a job's sums of an output take: rows, rounded up to 1, 4 or 8
+  int32_t held;        // held_sums(rows)
+  int32_t zero;
   int32_t swiglu;
   ChooseParams choose;  // of `experts`, with logits where the choice is made here; of `experts` and `down`:
                         // the routes
@@ -109,17 +113,24 @@ struct Work {
   Work() : product() {}
 };
 
-/// What a warp computes at a time: a leaf of a tile.
-struct Job {
-  uint32_t leaf;   // of the work's (an expert's own), and in the highest eight bits which work
-  uint16_t sums;   // where its sums go, in 16 floats
-  uint8_t row;     // of the source, the first that it takes
-  uint8_t chosen;  // place of its expert among the chosen ones, or kNoExpert
-
-  TERCET_DEVICE_HOST int work() const { return static_cast<int>(leaf >> 24); }
-  TERCET_DEVICE_HOST int its_leaf() const { return static_cast<int>(leaf & 0xffffffU); }
+/// What a warp computes at a time: a leaf of a tile, with all that it takes besides the weights' addresses.
+struct alignas(16) Job {
+  uint32_t leaf : 24;  // of the work's, or of an expert's own
+  uint32_t work : 2;
+  uint32_t rows : 4;
+  uint32_t two_planes : 1;  // of the weights
+  uint32_t zero : 1;
+  uint8_t chosen;   // place of its expert among the chosen ones, or kNoExpert
+  uint8_t groups;   // of the leaf
+  uint16_t sums;    // where its sums go, in 16 floats
+  uint16_t planes;  // where the leaf begins in its first row in shared memory, in 16 bytes
+  uint16_t units;   // likewise its units, in 8 bytes
+  uint16_t gap;     // of a row's two planes, in 16 bytes
+  uint16_t apart;   // distance of its rows, in 16 bytes
 };
 constexpr uint8_t kNoExpert = 255;
+/// Floats that a job's sums of an output take.
+TERCET_DEVICE_HOST constexpr int held_sums(int64_t rows) { return rows == 1 ? 1 : rows <= 4 ? 4 : 8; }
 constexpr int64_t kProgramLeaves = int64_t{1} << 24;  // of a work (an expert's own) there are fewer
 
 /// What 16 threads make of the sums: numbers of y side by side.
@@ -131,7 +142,7 @@ struct Outputs {
 };
 
 constexpr int kShareRounds = 16;
-constexpr int kShareBytes = 3584;
+constexpr int kShareBytes = 6656;
 
 /// A block's part of a phase's products: rounds of jobs, whose sums fit, and of the outputs that are made of
 /// them. Behind it lie its jobs, then its outputs.
@@ -148,7 +159,7 @@ struct Share {
     return reinterpret_cast<const Outputs*>(job_list() + all_jobs);
   }
 };
-static_assert(sizeof(Share) % 16 == 0 && sizeof(Job) == 8 && sizeof(Outputs) == 8);
+static_assert(sizeof(Share) % 16 == 0 && sizeof(Job) == 16 && sizeof(Outputs) == 8);
 
 /// Memory that a phase reads and no phase writes: on its way before the phase begins.
 struct Hint {
@@ -191,10 +202,15 @@ struct ProgramParams {
   int32_t zero;
 };
 
-/// Bytes of a rounded row in shared memory: two planes, then units.
+/// Where the parts of a rounded row of k numbers lie in shared memory, in bytes: two planes, then units.
+struct SharedRowPlaces {
+  int second_plane, units;
+
+  TERCET_DEVICE_HOST explicit SharedRowPlaces(int k) : second_plane(k + kPad), units(2 * (k + kPad)) {}
+  static constexpr int kPad = 64;  // so that planes lie in different banks
+};
 TERCET_DEVICE_HOST inline int program_row_bytes(int k) {
-  constexpr int kPad = 64;  // so that planes lie in different banks
-  return (2 * (k + kPad) + k / kBlock * 8 + 15) / 16 * 16;
+  return (SharedRowPlaces(k).units + k / kBlock * 8 + 15) / 16 * 16;
 }
 
 /// On all `processors`, a block each.

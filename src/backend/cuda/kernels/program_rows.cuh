@@ -50,34 +50,60 @@ struct SharedRow {
   uint8_t* planes;
   int k;
 
-  __device__ uint8_t* plane(int which) const { return planes + which * (k + 64); }
-  __device__ UnitSum* units() const { return reinterpret_cast<UnitSum*>(planes + 2 * (k + 64)); }
+  __device__ uint8_t* plane(int which) const { return planes + which * SharedRowPlaces(k).second_plane; }
+  __device__ UnitSum* units() const { return reinterpret_cast<UnitSum*>(planes + SharedRowPlaces(k).units); }
 };
 
+/// 1 / √(sum ÷ k + eps), each step rounded to nearest, without the branches of what rounds them everywhere:
+/// sums are finite or +∞, eps at least kLeastEps, so that what could leave the range of these steps, which
+/// are the ones that division, root and reciprocal take within it, is lost in the addition. `inverse`: 1 ÷ k
+/// rounded; with it a product, its exact remainder and one step give the rounded quotient (Markstein).
+__device__ inline float inverse_norm(float sum, float k, float inverse, float eps) {
+  const float near = sum * inverse;
+  if (near == INFINITY) return 0.0F;
+  const float mean = fma_(fma_(-near, k, sum), inverse, near);
+  const float value = mean + eps;
+  float root = 0.0F;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(value));
+  const float half = root * 0.5F;
+  root = value * root;
+  root = fma_(fma_(-root, root, value), half, root);
+  float reciprocal = 0.0F;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(root));
+  return fma_(reciprocal, -fma_(reciprocal, root, -1.0F), reciprocal);
+}
+
 /// The lane sums of rule 6 of up to two rows, row r by threads 256·r …; every thread gets 1 / √(mean + eps).
-__device__ inline void inverse_norms(const float* x, int rows, int k, float eps, RowScratch& s,
-                                     float (&r)[2]) {
+template <int kRows>
+__device__ inline void inverse_norms(const float* x, int rows, const Source& source, RowScratch& s,
+                                     float (&r)[kRows]) {
+  constexpr int kTogether = 8;
+  const int k = source.k;
   const int lane = static_cast<int>(threadIdx.x) % kRowThreads;
   const int row = static_cast<int>(threadIdx.x) / kRowThreads;
   if (row < rows) {
+    const float* from = x + (row * k + lane);
     float sum = 0.0F;
-#pragma unroll 8
-    for (int i = lane; i < k; i += kRowThreads) sum = fma_(x[row * k + i], x[row * k + i], sum);
+#pragma unroll 1
+    for (int left = k - lane; left > 0; left -= kTogether * kRowThreads) {
+      float v[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        v[i] = i * kRowThreads < left ? load_number(from + i * kRowThreads) : 0.0F;
+      from += kTogether * kRowThreads;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) sum = fma_(v[i], v[i], sum);
+    }
     s.lanes[row][lane] = sum;
   }
   __syncthreads();
-#pragma unroll 1
-  for (int i = 0; i < rows; ++i) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
     const float* const l = s.lanes[i] + threadIdx.x % 32;
     const float a = (l[0] + l[128]) + (l[64] + l[192]);
     const float b = (l[32] + l[160]) + (l[96] + l[224]);
     const float sum = __shfl_sync(kAll, warp_tree(a + b), 0);
-    const float inverse = 1.0F / sqrt_(sum / static_cast<float>(k) + eps);
-    if (i == 0) {
-      r[0] = inverse;
-    } else {
-      r[1] = inverse;
-    }
+    r[i] = inverse_norm(sum, static_cast<float>(k), source.inverse, source.eps);
   }
 }
 
@@ -87,19 +113,32 @@ __device__ inline bool keeps(int o) {
   return (o & (blocks - 1)) == static_cast<int>(blockIdx.x);
 }
 
+/// The largest of a leaf's exponents.
+__device__ inline int leaf_exponent(const int* exponents, int per_leaf) {
+  int largest = kMinExponent;
+#pragma unroll 1
+  for (int first = 0; first < per_leaf; first += 8) {
+#pragma unroll
+    for (int g = 0; g < 8; ++g) largest = max(largest, exponents[min(first + g, per_leaf - 1)]);
+  }
+  return largest;
+}
+
 /// Rounds rows [first, first + count) of a source to `to`, and this block's part of them to memory where that
-/// is asked for. kOwn: octets of a thread; they have room for a row at least.
-template <int kOwn>
+/// is asked for. kOwn: octets of a thread; they have room for a row at least. kNorm: whether the source has
+/// one. kOne: count is 1.
+template <int kOwn, bool kNorm, bool kOne>
 __device__ __noinline__ void round_source(const Source& s, int first, int count, uint8_t* to, const Team team,
                                           RowScratch& scratch) {
+  constexpr int kRows = kOne ? 1 : 2;  // that are normed together
   const auto octets = static_cast<int>(s.octets.value);
   const auto per_leaf = static_cast<int>(s.per_leaf.value);
-  const int row_bytes = program_row_bytes(s.k);
-  const int together = min(s.norm != nullptr ? 2 : count, divide(kOwn * team.threads, s.octets));
+  const int row_bytes = s.row_bytes;
+  const int together = kOne ? 1 : min(kNorm ? kRows : count, divide(kOwn * team.threads, s.octets));
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
-  for (int done = 0; done < count; done += together) {
-    const int rows = min(together, count - done);
+  for (int done = 0; done < (kOne ? 1 : count); done += together) {
+    const int rows = kOne ? 1 : min(together, count - done);
     const int total = rows * octets;
     const int row0 = first + done;
     const float* const x = s.x + int64_t{row0} * s.k;
@@ -108,30 +147,27 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int o = team.me + i * team.threads;
-      row[i] = divide(o, s.octets);
-      if (o < total) {
-        own[i].load(x + o * 8);
-      } else {
-#pragma unroll
-        for (float& v : own[i].v) v = 0.0F;
-      }
+      row[i] = kOne ? 0 : divide(o, s.octets);
+      own[i].clear();
+      if (o < total) own[i].load_shared_by_blocks(x + o * 8);
     }
-    if (s.norm != nullptr) {
+    if constexpr (kNorm) {
       Octet weight[kOwn];
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
         const int o = team.me + i * team.threads;
-        if (o < total) weight[i].load(s.norm + (o - row[i] * octets) * 8);
+        weight[i].clear();
+        if (o < total) weight[i].load_shared_by_blocks(s.norm + (o - row[i] * octets) * 8);
       }
-      float r[2] = {};
-      inverse_norms(x, rows, s.k, s.eps, scratch, r);
+      float r[kRows];
+      inverse_norms<kRows>(x, rows, s, scratch, r);
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
         const int o = team.me + i * team.threads;
         if (o >= total) break;
 #pragma unroll
         for (int j = 0; j < 8; ++j)
-          own[i].v[j] = (own[i].v[j] * (row[i] == 0 ? r[0] : r[1])) * weight[i].v[j];
+          own[i].v[j] = (own[i].v[j] * (row[i] == 0 ? r[0] : r[kRows - 1])) * weight[i].v[j];
         if (keeps(o)) own[i].put(s.h + int64_t{row0} * s.k + o * 8);
       }
     }
@@ -163,14 +199,11 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
           if (mine && !finite) {
             s.failed[(row0 + row[i]) / s.flag_div] = 1;
             exponent[i] = 0;
-#pragma unroll
-            for (float& v : own[i].v) v = 0.0F;
+            own[i].clear();
           }
         }
-        int floor = kMinExponent;
         const int leaf = divide(in_row / 8, s.per_leaf) * per_leaf;
-#pragma unroll 4
-        for (int g = 0; g < per_leaf; ++g) floor = max(floor, of_row[leaf + g]);
+        const int floor = leaf_exponent(of_row + leaf, per_leaf);
         const int step = finite ? max(exponent[i], floor - 16) - 13 : 0;
         float sum = 0.0F;
         const WholeOctet whole = round_octet(own[i], step, part + 1 < s.parts, sum);
@@ -189,13 +222,31 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
         if (o % 8 == 0) s.units[(out * octets + in_row) / 8] = unit;
       }
     }
-    team.sync();
+    if constexpr (!kOne) team.sync();
+  }
+}
+
+/// The one of these that a source's rows take.
+__device__ inline void round_source(const Source& s, int first, int count, uint8_t* to, const Team team,
+                                    RowScratch& scratch) {
+  const bool norm = s.norm != nullptr;
+  // Norms take two rows at a time, all else as many as there is room for.
+  const bool two = max(s.k, norm ? 0 : count * s.k) > team.threads * 8;
+  if (count == 1 && !two) {
+    norm ? round_source<1, true, true>(s, first, 1, to, team, scratch)
+         : round_source<1, false, true>(s, first, 1, to, team, scratch);
+  } else if (norm) {
+    two ? round_source<2, true, false>(s, first, count, to, team, scratch)
+        : round_source<1, true, false>(s, first, count, to, team, scratch);
+  } else {
+    two ? round_source<2, false, false>(s, first, count, to, team, scratch)
+        : round_source<1, false, false>(s, first, count, to, team, scratch);
   }
 }
 
 /// Loads the rows of a source that is ready.
 static __device__ __noinline__ void load_source(const Source& s, uint8_t* to, const Team team) {
-  const int row_bytes = program_row_bytes(s.k);
+  const int row_bytes = s.row_bytes;
   const int pieces = s.k / 16;
   const int groups = s.k / kBlock;
 #pragma unroll 1
