@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
+#include <utility>
 
 #include "base/check.h"
 
@@ -36,6 +38,18 @@ Item item_at(const Work& work, int32_t index) {
   return {index % work.product.tiles, index / work.product.tiles};
 }
 
+/// Numbers of so many bits each, the first lowest.
+uint32_t packed(std::initializer_list<std::pair<int32_t, int>> fields) {
+  uint32_t word = 0;
+  int at = 0;
+  for (const auto& [value, bits] : fields) {
+    TERCET_CHECK(value >= 0 && int64_t{value} < int64_t{1} << bits);
+    word |= static_cast<uint32_t>(value) << at;
+    at += bits;
+  }
+  return word;
+}
+
 void add_jobs(Draft& draft, const Phase& phase, int32_t which, Item item) {
   const Work& work = phase.works[which];
   const ProductWork& p = work.product;
@@ -55,18 +69,13 @@ void add_jobs(Draft& draft, const Phase& phase, int32_t which, Item item) {
     const int32_t begin = source.shared + row * source.row_bytes;
     for (int32_t leaf = 0; leaf < leaves; ++leaf) {
       const int32_t group = leaf * p.groups;
+      const int32_t sums = draft.sums / kTile + (slot * leaves + leaf) * p.held;
+      const int32_t row_at = begin + group * kBlock, units_at = begin + places.units + group * 8;
       Job job{};
-      job.leaf = static_cast<uint32_t>(tile * leaves + leaf) & 0xffffffU;
-      job.work = static_cast<uint32_t>(which) & 3U;
-      job.rows = static_cast<uint32_t>(p.rows) & 15U;
-      job.two_planes = p.planes == 2 ? 1 : 0;
-      job.chosen = static_cast<uint8_t>(chosen);
-      job.groups = static_cast<uint8_t>(p.groups);
-      job.sums = static_cast<uint16_t>(draft.sums / kTile + (slot * leaves + leaf) * p.held);
-      job.planes = static_cast<uint16_t>((begin + group * kBlock) / 16);
-      job.units = static_cast<uint16_t>((begin + places.units) / 8 + group);
-      job.gap = static_cast<uint16_t>(places.second_plane / 16);
-      job.apart = static_cast<uint16_t>(p.row_step * source.row_bytes / 16);
+      job.what = packed({{tile * leaves + leaf, 24}, {which, 2}, {p.rows, 4}, {p.planes - 1, 2}});
+      job.counts = packed({{chosen, 8}, {p.groups, 8}, {sums, 16}});
+      job.begin = packed({{row_at / 16, 16}, {units_at / 8, 16}});
+      job.steps = packed({{places.second_plane / 16, 16}, {p.row_step * source.row_bytes / 16, 16}});
       draft.jobs.push_back(job);
     }
   }

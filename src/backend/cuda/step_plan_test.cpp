@@ -70,10 +70,10 @@ void expect_whole(const Phase& phase, const PhasePlan& plan) {
       std::set<int> sums;
       for (; job < share.jobs[round]; ++job) {
         const Job& it = share.job_list()[job];
-        ++leaves[{it.work, it.chosen, it.leaf}];
-        const int held = phase.works[it.work].product.held;
-        ASSERT_LE((it.sums + held) * kTile, kProgramSums);
-        for (int i = 0; i < held; ++i) EXPECT_TRUE(sums.insert(it.sums + i).second);
+        ++leaves[{it.work(), it.chosen(), it.leaf()}];
+        const int held = phase.works[it.work()].product.held;
+        ASSERT_LE((it.sums() + held) * kTile, kProgramSums);
+        for (int i = 0; i < held; ++i) EXPECT_TRUE(sums.insert(it.sums() + i).second);
       }
       for (; output < share.outputs[round]; ++output) {
         const Outputs& it = share.output_list()[output];
@@ -125,13 +125,13 @@ TEST(StepPlan, LeavesBeginWhereTheirGroupsDo) {
     const Share& share = share_at(plan, block);
     for (int job = 0; job < share.all_jobs; ++job) {
       const Job& it = share.job_list()[job];
-      const auto group = static_cast<int32_t>(it.leaf % 4 * 8);
-      EXPECT_EQ(it.planes * 16, group * kBlock);
-      EXPECT_EQ(it.units * 8, 2 * (2048 + 64) + group * 8);
-      EXPECT_EQ(it.apart * 16, program_row_bytes(2048));
-      EXPECT_EQ(it.two_planes, 1U);
-      EXPECT_EQ(it.rows, 6U);
-      EXPECT_EQ(it.groups, 8);
+      const uint32_t group = it.leaf() % 4 * 8;
+      EXPECT_EQ(it.row_at(), group * kBlock);
+      EXPECT_EQ(it.units_at(), 2U * (2048 + 64) + group * 8);
+      EXPECT_EQ(it.apart(), static_cast<uint32_t>(program_row_bytes(2048)));
+      EXPECT_EQ(it.planes(), 2);
+      EXPECT_EQ(it.rows(), 6);
+      EXPECT_EQ(it.groups(), 8);
     }
   }
 }
@@ -181,11 +181,11 @@ TEST(StepPlan, OfDownKnowsItsRowsOfPairs) {
   EXPECT_EQ(share_at(plan, kBlocks - 1).rows, 8);
   for (int job = 0; job < share_at(plan, kBlocks - 1).all_jobs; ++job) {
     const Job& it = share_at(plan, kBlocks - 1).job_list()[job];
-    EXPECT_GE(it.chosen, 8);
-    const int32_t row = 4096 + (it.chosen - 8) * program_row_bytes(768);
-    EXPECT_EQ(it.planes * 16, row);
-    EXPECT_EQ(it.gap * 16, 768 + 64);
-    EXPECT_EQ(it.units * 8, row + 2 * (768 + 64));
+    EXPECT_GE(it.chosen(), 8);
+    const int32_t row = 4096 + (it.chosen() - 8) * program_row_bytes(768);
+    EXPECT_EQ(it.row_at(), static_cast<uint32_t>(row));
+    EXPECT_EQ(it.gap(), 768U + 64);
+    EXPECT_EQ(it.units_at(), static_cast<uint32_t>(row + 2 * (768 + 64)));
   }
 }
 

@@ -31,6 +31,12 @@ void add_hint(Phase& phase, const void* data, int64_t bytes) {
   }
 }
 
+/// Bytes within a matrix, or from one to the next of experts, as blocks reckon with them.
+uint32_t within_words(int64_t bytes) {
+  TERCET_CHECK(bytes >= 0 && bytes < int64_t{1} << 32);
+  return static_cast<uint32_t>(bytes);
+}
+
 Divisor divisor(int64_t value) {
   const auto by = static_cast<uint64_t>(value);
   return {static_cast<uint32_t>(by),
@@ -228,7 +234,7 @@ StepProgram::Place StepProgram::place(uint8_t* failed, Rows h, int32_t parts, Ne
     s.octets = divisor(h.cols / 8);
     s.per_leaf = divisor(groups / leaf_count(groups));
     s.parts = parts;
-    s.flag_div = 1;
+    s.flags = divisor(1);
     if (norm_) {
       s.x = norm_->x.data;
       s.norm = norm_->weight.data;
@@ -354,8 +360,8 @@ bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
   ProductWork& p = add_product(at, WorkKind::experts, w, 1, pairs * tiles, 2, true, false);
   p.y = a.data;
   p.ldy = a.cols;
-  p.values_stride = experts.values;
-  p.scales_stride = experts.scales;
+  p.values_stride = within_words(experts.values);
+  p.scales_stride = within_words(experts.scales);
   p.tiles = narrow(tiles);
   p.choose = choose;
   p.chosen = narrow(routes.chosen);
@@ -387,7 +393,7 @@ bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, co
   s.octets = divisor(w.k / 8);
   s.per_leaf = divisor(w.groups() / w.leaves);
   s.parts = 1;
-  s.flag_div = narrow(routes.chosen);
+  s.flags = divisor(routes.chosen);
   s.pairs = narrow(routes.chosen);
   const bool known = chosen_in_ == routes.experts;
   const Place at = add_source(s, nullptr, 1);
@@ -395,8 +401,8 @@ bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, co
   p.y = z.data;
   p.ldy = z.cols;
   p.shared = shared.data;
-  p.values_stride = experts.values;
-  p.scales_stride = experts.scales;
+  p.values_stride = within_words(experts.values);
+  p.scales_stride = within_words(experts.scales);
   p.tiles = tiles;
   p.choose.chosen_experts = routes.experts;
   p.choose.weights = routes.weights;

@@ -9,17 +9,11 @@ namespace tercet::cuda {
 
 constexpr int kTokens = 4;  // that one mma serves: two planes each are its 8 columns
 
-/// Whole numbers as floats of 2^23 + 2^22 + n: sums that start there need no conversion.
-constexpr int kMagic = 0x4B400000;
-constexpr float kMagicFloat = 12582912.0F;
-
 __device__ inline float low_half(uint32_t pair) { return float_from_bits(pair << 16); }
 __device__ inline float high_half(uint32_t pair) { return float_from_bits(pair & 0xffff0000U); }
 
 /// D of an output and a token: 128·(sum with the high plane) + (sum with the low plane), exact.
-__device__ inline float exact_sum(int high, int low) {
-  return fma_(128.0F, __int_as_float(high) - kMagicFloat, __int_as_float(low) - kMagicFloat);
-}
+__device__ inline float exact_sum(int high, int low) { return static_cast<float>(high * 128 + low); }
 
 /// The sums of one plane of q, 16 outputs by 64 numbers, with four tokens.
 __device__ inline void multiply(int (&c)[4], uint4 w, uint4 x) {
@@ -34,7 +28,7 @@ template <int kPlanes>
 __device__ inline void extend(float (&acc)[2], const uint4 (&w)[kPlanes], uint2 scales, uint4 x, UnitSum u) {
 #pragma unroll
   for (int plane = 0; plane < kPlanes; ++plane) {
-    int c[4] = {kMagic, kMagic, kMagic, kMagic};
+    int c[4] = {0, 0, 0, 0};
     multiply(c, w[plane], x);
     const float unit = kPlanes == 2 && plane == 0 ? 16.0F * u.unit : u.unit;
     acc[0] = fma_(low_half(scales.x) * unit, exact_sum(c[0], c[1]), acc[0]);

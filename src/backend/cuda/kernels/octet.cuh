@@ -7,18 +7,18 @@
 
 namespace tercet::cuda {
 
-/// Numbers that other blocks of a kernel that runs on wrote: past the first cache, by instructions for global
-/// memory.
+// By instructions for global memory, which the compiler does not find out of an address that came from
+// memory.
 __device__ inline float4 load_numbers(const float* from) {
   float4 x;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
                : "l"(__cvta_generic_to_global(from)));
   return x;
 }
 __device__ inline float load_number(const float* from) {
   float x;
-  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(__cvta_generic_to_global(from)));
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(x) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
 
@@ -28,7 +28,7 @@ struct Octet {
   __device__ void load(const float* from) {
     set(reinterpret_cast<const float4*>(from)[0], reinterpret_cast<const float4*>(from)[1]);
   }
-  __device__ void load_shared_by_blocks(const float* from) {
+  __device__ void load_global(const float* from) {
     set(load_numbers(from), load_numbers(from + 4));
   }
   __device__ void set(float4 a, float4 b) {
@@ -64,17 +64,18 @@ struct WholeOctet {
   float n[8];
 
   __device__ OctetPlanes planes() const {
-    uint32_t bits[8];  // kMagic + n
+    // Whole numbers 2n behind the bits of 1.5·2^23: byte 1 is n's high plane, byte 0 twice its low one.
+    uint32_t bits[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) bits[i] = float_bits(fma_(n[i], 0x1p24F, 12582912.0F));
-    const auto four = [](uint32_t a, uint32_t b, uint32_t c, uint32_t d) {  // their lowest bytes
-      return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+    for (int i = 0; i < 8; ++i) bits[i] = float_bits(fma_(n[i], 0x1p25F, 12582912.0F));
+    const auto split = [](uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t& high, uint32_t& low) {
+      const uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
+      high = __byte_perm(ab, cd, 0x7632);
+      low = __byte_perm(ab, cd, 0x5410) >> 1;
     };
     OctetPlanes out;
-    out.high = {four(bits[0] >> 7, bits[2] >> 7, bits[4] >> 7, bits[6] >> 7),
-                four(bits[1] >> 7, bits[3] >> 7, bits[5] >> 7, bits[7] >> 7)};
-    out.low = {four(bits[0], bits[2], bits[4], bits[6]) & 0x7f7f7f7fU,
-               four(bits[1], bits[3], bits[5], bits[7]) & 0x7f7f7f7fU};
+    split(bits[0], bits[2], bits[4], bits[6], out.high.x, out.low.x);
+    split(bits[1], bits[3], bits[5], bits[7], out.high.y, out.low.y);
     return out;
   }
 

@@ -1,3 +1,4 @@
+#include "backend/cuda/kernels/barriers.cuh"
 #include "backend/cuda/kernels/choose.cuh"
 #include "backend/cuda/kernels/fragments.cuh"
 #include "backend/cuda/kernels/program.h"
@@ -25,15 +26,17 @@ struct Addends {
   float before, shared;
 };
 
-/// What a warp asks for, and what has arrived.
-struct Flight {
+/// What a warp asks for, which is its first lane's business, and what has arrived.
+struct alignas(16) Flight {
   const uint8_t* values;
   const uint8_t* scales;
-  int next;       // job of the phase that is asked for
-  int left;       // groups of the job that is asked for
-  int planes;     // of its weights
-  int fill, use;  // stages
-  int ahead;      // that were asked for and not used
+  int next;           // job of the phase that is asked for
+  int left;           // groups of the job that is asked for
+  int planes;         // of its weights
+  int fill, use;      // stages
+  int ahead;          // that were asked for and not used
+  uint32_t parities;  // of the stages' barriers, a bit each: what the next use waits for
+  int zero;
 };
 
 constexpr int kWaiter = kProgramThreads - 32;  // in the warp that has least to do
@@ -44,6 +47,7 @@ struct Fixed {
   Phase phases[2];
   uint8_t shares[2][kShareBytes];
   Flight flights[kProgramWarps];  // while no product runs
+  uint64_t arrivals[kProgramWarps][kStages];
   RowScratch rows;
   Addends addends[kProgramThreads];
   Chosen chosen;
@@ -75,79 +79,82 @@ __device__ inline const Share& share_at(int which) {
 }
 
 struct Fetcher : Flight {
-  __device__ Fetcher() : Flight(fixed().flights[threadIdx.x / 32]) { __syncwarp(); }
+  uint32_t shared;  // where shared memory begins
+
+  __device__ Fetcher() : Flight(fixed().flights[threadIdx.x / 32]), shared(held_address(&fixed())) {}
   __device__ void keep() const {
-    fixed().flights[threadIdx.x / 32] = *this;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) fixed().flights[threadIdx.x / 32] = *this;
     __syncwarp();
   }
 
-  static __device__ uint8_t* ring() {
-    return shared_at(kRingAt) + static_cast<int>(threadIdx.x) / 32 * kStages * kStageBytes;
+  __device__ uint32_t stage(int which) const {
+    return shared + kRingAt + (threadIdx.x / 32 * kStages + which) * kStageBytes;
+  }
+  __device__ uint32_t arrival(int which) const {
+    return shared + static_cast<uint32_t>(offsetof(Fixed, arrivals)) +
+           (threadIdx.x / 32 * kStages + which) * 8;
   }
 
-  /// Asks for a stage, of jobs below `end`.
+  /// Asks for a stage, of jobs below `end`. By the first lane.
   __device__ void ask(const Phase& phase, const Share& share, int end) {
-    if (left == 0 && next < end) {
+    if (left == 0) {
+      if (next >= end) return;
       const Job job = share.job_list()[next];
-      const ProductWork& p = phase.works[job.work].product;
-      planes = 1 + static_cast<int>(job.two_planes);
-      left = job.groups;
-      values = p.values + uint64_t{job.leaf} * static_cast<uint32_t>(left * planes * kBlockBytes);
-      scales = p.scales + uint64_t{job.leaf} * static_cast<uint32_t>(left * kTile * 4);
-      if (job.chosen != kNoExpert) {
-        const int expert = fixed().chosen.experts[job.chosen];
-        values += expert * p.values_stride;
-        scales += expert * p.scales_stride;
+      const ProductWork& p = phase.works[job.work()].product;
+      planes = job.planes();
+      left = job.groups();
+      const auto groups = static_cast<uint32_t>(left);
+      values = p.values + groups * planes * kBlockBytes * job.leaf();
+      scales = p.scales + groups * kTile * 4 * job.leaf();
+      if (job.chosen() != kNoExpert) {
+        const auto expert = static_cast<uint32_t>(fixed().chosen.experts[job.chosen()]);
+        values += uint64_t{expert} * p.values_stride;
+        scales += uint64_t{expert} * p.scales_stride;
       }
       next += kProgramWarps;
     }
-    if (left > 0) {
-      const int groups = min(left, planes == 2 ? 2 : 4);
-      const int bytes = groups * planes * kBlockBytes;
-      const int lane = static_cast<int>(threadIdx.x) % 32;
-      const auto stage = shared_address(ring() + fill * kStageBytes);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (i * 512 < bytes) copy_async(stage + i * 512 + lane * 16, values + i * 512 + lane * 16);
-      }
-      if (lane < groups * 4) copy_async(stage + 2048 + lane * 16, scales + lane * 16);
-      values += bytes;
-      scales += groups * (kTile * 4);
-      left -= groups;
-      fill = fill == kStages - 1 ? 0 : fill + 1;
-      ++ahead;
-    }
-    commit_copies();
+    const int groups = min(left, planes == 2 ? 2 : 4);
+    const auto bytes = static_cast<uint32_t>(groups * planes * kBlockBytes);
+    const auto scale_bytes = static_cast<uint32_t>(groups * kTile * 4);
+    const uint32_t to = stage(fill), barrier = arrival(fill);
+    barrier_expect(barrier, bytes + scale_bytes);
+    copy_bulk(to, values, bytes, barrier);
+    copy_bulk(to + 2048, scales, scale_bytes, barrier);
+    values += bytes;
+    scales += scale_bytes;
+    left -= groups;
+    fill = fill == kStages - 1 ? 0 : fill + 1;
+    ++ahead;
   }
 
   /// The next stage's bytes have arrived; they stay until the next call.
-  __device__ const uint8_t* next_stage(const Phase& phase, const Share& share) {
-    wait_for_copies<kStages - 2>();
-    __syncwarp();
-    ask(phase, share, share.all_jobs);
-    --ahead;
-    const uint8_t* const stage = ring() + use * kStageBytes;
-    use = use == kStages - 1 ? 0 : use + 1;
-    return stage;
+  __device__ uint32_t next_stage(const Phase& phase, const Share& share) {
+    __syncwarp();  // the stage before has been read
+    if (threadIdx.x % 32 == 0) {
+      ask(phase, share, share.all_jobs);
+      --ahead;
+    }
+    const int now = use;
+    barrier_wait(arrival(now), parities >> now & 1U);
+    parities ^= 1U << now;
+    use = now == kStages - 1 ? 0 : now + 1;
+    return stage(now);
   }
 };
 
-/// The rest of a warp's first job on its way as far as the second cache.
-__device__ inline void fetch_rest(const Flight& f) {
-  const int bytes = f.left * f.planes * kBlockBytes;
-  const int at = static_cast<int>(threadIdx.x) % 32 * 128;
-  if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(f.values + at));
-}
-
-/// Asks, for jobs below `end`, until as much is on its way as a phase's products expect. `first`: for the
-/// first time in this phase.
+/// Asks, for jobs below `end`, until as much is on its way as a phase's products expect, and for the rest of
+/// the job at hand as far as the second cache. `first`: for the first time in this phase.
 static __device__ __noinline__ void ask_ahead(const Phase& phase, const Share& share, int end, bool first) {
-  Fetcher f;
-  if (first) f.next = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x % 32 == 0) {
+    Fetcher f;
+    if (first) f.next = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 1
-  for (int i = f.ahead; i < kStages - 1; ++i) f.ask(phase, share, end);
-  fetch_rest(f);
-  f.keep();
+    for (int i = f.ahead; i < kStages - 1; ++i) f.ask(phase, share, end);
+    if (f.left > 0) prefetch_bulk(f.values, static_cast<uint32_t>(f.left * f.planes * kBlockBytes));
+    fixed().flights[threadIdx.x / 32] = f;
+  }
+  __syncwarp();
 }
 
 /// The chain of a job's leaf with up to 4·kQuads rows, to its sums. A lane has outputs lane/4 and lane/4 + 8,
@@ -158,51 +165,50 @@ __device__ inline void run_job(Fetcher& fetcher, const Phase& phase, const Share
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
   const int t = lane % 4;
-  const auto rows = static_cast<int>(job.rows);
-  const int groups = job.groups;
-  const uint8_t* const planes = shared_at(kRowsAt) + job.planes * 16 + g % 2 * (job.gap * 16) + 16 * t;
-  const uint8_t* const first_units = shared_at(kRowsAt) + job.units * 8;
-  const uint8_t* columns[kQuads];
-  const UnitSum* units[kQuads];
+  const int rows = job.rows();
+  const int groups = job.groups();
+  const uint32_t planes = fetcher.shared + kRowsAt + job.row_at() + g % 2 * job.gap() + 16 * t;
+  const uint32_t first_units = fetcher.shared + kRowsAt + job.units_at();
+  uint32_t columns[kQuads], units[kQuads];
   float acc[kQuads][2];
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     // Tokens that are not there repeat the last: their sums are nobody's.
-    columns[q] = planes + min(q * kTokens + g / 2, rows - 1) * (job.apart * 16);
-    units[q] =
-        reinterpret_cast<const UnitSum*>(first_units + min(q * kTokens + t, rows - 1) * (job.apart * 16));
+    columns[q] = planes + min(q * kTokens + g / 2, rows - 1) * job.apart();
+    units[q] = first_units + min(q * kTokens + t, rows - 1) * job.apart();
     acc[q][0] = acc[q][1] = 0.0F;
   }
 #pragma unroll 1
   for (int done = 0; done < groups; done += kGroups) {
-    const uint8_t* const stage = fetcher.next_stage(phase, share);
+    const uint32_t stage = fetcher.next_stage(phase, share);
     const auto group = [&](int i) {
       uint4 values[kPlanes];
 #pragma unroll
-      for (int plane = 0; plane < kPlanes; ++plane) {
-        values[plane] =
-            *reinterpret_cast<const uint4*>(stage + (i * kPlanes + plane) * kBlockBytes + lane * 16);
-      }
-      const uint2 scales = *reinterpret_cast<const uint2*>(stage + 2048 + i * (kTile * 4) + g * 8);
+      for (int plane = 0; plane < kPlanes; ++plane)
+        values[plane] = read_words(stage + (i * kPlanes + plane) * kBlockBytes + lane * 16);
+      const uint2 scales = read_pair(stage + 2048 + i * (kTile * 4) + g * 8);
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
-        extend<kPlanes>(acc[q], values, scales,
-                        *reinterpret_cast<const uint4*>(columns[q] + (done + i) * kBlock),
-                        units[q][done + i]);
+        const float2 unit = read_two_floats(units[q] + (done + i) * 8);
+        extend<kPlanes>(acc[q], values, scales, read_words(columns[q] + (done + i) * kBlock),
+                        {unit.x, unit.y});
       }
     };
-#pragma unroll(kQuads == 1 ? kGroups : 1)
-    for (int i = 0; i < kGroups; ++i) {
-      if (done + i < groups) group(i);
+    if (kQuads == 1 && done + kGroups <= groups) {  // side by side
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) group(i);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < min(kGroups, groups - done); ++i) group(i);
     }
   }
   if (t >= rows) return;
   const int held = held_sums(rows);
-  float* const sums = reinterpret_cast<float*>(shared_at(kSumsAt)) + job.sums * kTile + g * held + t;
+  const uint32_t sums = fetcher.shared + kSumsAt + (job.sums() * kTile + g * held + t) * 4;
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
-    sums[q * kTokens] = acc[q][0];
-    sums[8 * held + q * kTokens] = acc[q][1];
+    write_float(sums + q * kTokens * 4, acc[q][0]);
+    write_float(sums + (8 * held + q * kTokens) * 4, acc[q][1]);
   }
 }
 
@@ -270,12 +276,12 @@ static __device__ __noinline__ void run_products(const Phase& phase, const Share
 #pragma unroll 1
     for (; number < share.jobs[round]; number += kProgramWarps) {
       const Job job = jobs[number];
-      if (job.two_planes != 0) {
-        job.rows <= kTokens ? run_job<2, 1>(fetcher, phase, share, job)
-                            : run_job<2, 2>(fetcher, phase, share, job);
+      if (job.planes() == 2) {
+        job.rows() <= kTokens ? run_job<2, 1>(fetcher, phase, share, job)
+                              : run_job<2, 2>(fetcher, phase, share, job);
       } else {
-        job.rows <= kTokens ? run_job<1, 1>(fetcher, phase, share, job)
-                            : run_job<1, 2>(fetcher, phase, share, job);
+        job.rows() <= kTokens ? run_job<1, 1>(fetcher, phase, share, job)
+                              : run_job<1, 2>(fetcher, phase, share, job);
       }
     }
     if (round == 0) {  // the addends, at most
@@ -350,7 +356,7 @@ __device__ inline void take_sources(const Phase& phase, const Share& share, cons
       count = share.rows;
     }
     if (i > 0) team.sync();  // the scratch memory is free
-    round_source(s, first, count, to, team, fixed().rows);
+    round_source(s, first, count, held_address(to), team, held_address(&fixed().rows));
   }
 }
 
@@ -475,6 +481,7 @@ static __device__ __noinline__ void run_phase() {
     run_products(phase, share_at(which));
   } else if (work.kind == WorkKind::attention) {
     attend(work.attention, work.items, fixed().positions, attention_scratch(), shared_at(kHalvesAt));
+    fence_for_bulk();  // keys and values lay where weights will
   } else if (work.kind == WorkKind::write_kv) {
     run_heads(work.write, work.items);
   } else {
@@ -496,6 +503,8 @@ static __device__ __noinline__ void start(const ProgramParams& p) {
   if (threadIdx.x % 32 == 0) {
     fixed().flights[threadIdx.x / 32] = {};
     fixed().turns[threadIdx.x / 32] = 0;
+    for (uint64_t& arrival : fixed().arrivals[threadIdx.x / 32]) barrier_init(shared_address(&arrival), 1);
+    fence_for_bulk();
   }
   if (threadIdx.x == kWaiter) fixed().goal = 0;
   wait_for_copies<0>();

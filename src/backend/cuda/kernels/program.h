@@ -34,14 +34,14 @@ struct Source {
   int8_t*
       planes;  // rounded rows as Rounded has them: where they are (`ready`), or where they are put, or null
   UnitSum* units;
-  uint8_t* failed;  // a row that fails sets failed[row / flag_div]
+  uint8_t* failed;  // a row that fails sets failed[row / flags]
   int32_t rows, k;
   Divisor octets;    // k / 8
   Divisor per_leaf;  // groups of a leaf
+  Divisor flags;
   int32_t parts;     // 2: each row is followed by what its rounding left
   int32_t ready;
   int32_t step;  // of `planes`: distance of rows
-  int32_t flag_div;
   int32_t pairs;   // of each row of the step, if the phase's item needs only those of its rows; else 0
   int32_t shared;  // bytes: where they lie in the rows' shared memory
   float eps;       // of the norm: kLeastEps or more
@@ -66,7 +66,7 @@ constexpr bool is_product(WorkKind kind) {
 struct ProductWork {
   const uint8_t* values;  // as Weights has them, of expert 0
   const uint8_t* scales;
-  int64_t values_stride, scales_stride;  // of experts
+  uint32_t values_stride, scales_stride;  // of experts
   float* y;                              // [rows or pairs][ldy]
   float* sum;                            // where not null: sum = fl(sum + result) as well, [rows][ldy]
   const float* shared;                   // of `down`, or null
@@ -114,21 +114,28 @@ struct Work {
 };
 
 /// What a warp computes at a time: a leaf of a tile, with all that it takes besides the weights' addresses.
+/// Words, so that it is read at once.
 struct alignas(16) Job {
-  uint32_t leaf : 24;  // of the work's, or of an expert's own
-  uint32_t work : 2;
-  uint32_t rows : 4;
-  uint32_t two_planes : 1;  // of the weights
-  uint32_t zero : 1;
-  uint8_t chosen;   // place of its expert among the chosen ones, or kNoExpert
-  uint8_t groups;   // of the leaf
-  uint16_t sums;    // where its sums go, in 16 floats
-  uint16_t planes;  // where the leaf begins in its first row in shared memory, in 16 bytes
-  uint16_t units;   // likewise its units, in 8 bytes
-  uint16_t gap;     // of a row's two planes, in 16 bytes
-  uint16_t apart;   // distance of its rows, in 16 bytes
+  uint32_t what;    // the leaf, of the work's or an expert's own; behind its 24 bits two of the work, four of
+                    // the rows, one that is set for weights of two planes
+  uint32_t counts;  // place of its expert among the chosen ones, or kNoExpert; groups of the leaf, 8 bits each;
+                    // where its sums go, in 16 floats
+  uint32_t begin;   // of the leaf in its first row in shared memory, in 16 bytes; of its units, in 8 bytes
+  uint32_t steps;   // between the planes of a row, between rows, in 16 bytes
+
+  TERCET_DEVICE_HOST uint32_t leaf() const { return what & 0xffffffU; }
+  TERCET_DEVICE_HOST int work() const { return static_cast<int>(what >> 24 & 3U); }
+  TERCET_DEVICE_HOST int rows() const { return static_cast<int>(what >> 26 & 15U); }
+  TERCET_DEVICE_HOST int planes() const { return 1 + static_cast<int>(what >> 30); }
+  TERCET_DEVICE_HOST int chosen() const { return static_cast<int>(counts & 255U); }
+  TERCET_DEVICE_HOST int groups() const { return static_cast<int>(counts >> 8 & 255U); }
+  TERCET_DEVICE_HOST int sums() const { return static_cast<int>(counts >> 16); }
+  TERCET_DEVICE_HOST uint32_t row_at() const { return (begin & 0xffffU) * 16; }
+  TERCET_DEVICE_HOST uint32_t units_at() const { return (begin >> 16) * 8; }
+  TERCET_DEVICE_HOST uint32_t gap() const { return (steps & 0xffffU) * 16; }
+  TERCET_DEVICE_HOST uint32_t apart() const { return (steps >> 16) * 16; }
 };
-constexpr uint8_t kNoExpert = 255;
+constexpr int kNoExpert = 255;
 /// Floats that a job's sums of an output take.
 TERCET_DEVICE_HOST constexpr int held_sums(int64_t rows) { return rows == 1 ? 1 : rows <= 4 ? 4 : 8; }
 constexpr int64_t kProgramLeaves = int64_t{1} << 24;  // of a work (an expert's own) there are fewer

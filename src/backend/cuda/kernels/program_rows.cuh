@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/octet.cuh"
 #include "backend/cuda/kernels/program.h"
 #include "backend/cuda/kernels/rounding.cuh"
+#include "backend/cuda/kernels/shared.cuh"
 #include "backend/cuda/kernels/weighing.cuh"
 
 namespace tercet::cuda {
@@ -13,9 +14,12 @@ namespace tercet::cuda {
 constexpr int kProgramThreads = 512;
 constexpr int kProgramWarps = kProgramThreads / 32;
 
+/// Scratch memory of the rounding of rows, in shared memory.
 struct RowScratch {
-  float lanes[2][kRowThreads];
-  int exponents[2][kProgramGroups];  // of rows, and of what their rounding left
+  static constexpr int kLanes = 0;                           // [2][kRowThreads] floats
+  static constexpr int kExponents = 2 * kRowThreads * 4;     // [2][kProgramGroups]: of rows, and of what
+  static constexpr int kExponentBytes = kProgramGroups * 4;  // their rounding left
+  alignas(16) uint8_t bytes[kExponents + 2 * kExponentBytes];
 };
 
 __device__ inline int divide(int n, Divisor by) {
@@ -45,6 +49,8 @@ struct Team {
   __device__ void sync() const { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 };
 
+__device__ inline uint2 pair_of(UnitSum u) { return {float_bits(u.unit), float_bits(u.sum)}; }
+
 /// Where a row lies in shared memory.
 struct SharedRow {
   uint8_t* planes;
@@ -73,38 +79,37 @@ __device__ inline float inverse_norm(float sum, float k, float inverse, float ep
   return fma_(reciprocal, -fma_(reciprocal, root, -1.0F), reciprocal);
 }
 
-/// The lane sums of rule 6 of up to two rows, row r by threads 256·r …; every thread gets 1 / √(mean + eps).
-template <int kRows>
-__device__ inline void inverse_norms(const float* x, int rows, const Source& source, RowScratch& s,
-                                     float (&r)[kRows]) {
+/// The lanes of rule 5 of up to two rows' squares, row r's by threads 256·r ….
+__device__ inline void sum_lanes(const float* x, int rows, int k, uint32_t scratch) {
   constexpr int kTogether = 8;
-  const int k = source.k;
   const int lane = static_cast<int>(threadIdx.x) % kRowThreads;
   const int row = static_cast<int>(threadIdx.x) / kRowThreads;
-  if (row < rows) {
-    const float* from = x + (row * k + lane);
-    float sum = 0.0F;
+  if (row >= rows) return;
+  const float* from = x + (row * k + lane);
+  float sum = 0.0F;
 #pragma unroll 1
-    for (int left = k - lane; left > 0; left -= kTogether * kRowThreads) {
-      float v[kTogether];
+  for (int left = k - lane; left > 0; left -= kTogether * kRowThreads) {
+    float v[kTogether];
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i)
-        v[i] = i * kRowThreads < left ? load_number(from + i * kRowThreads) : 0.0F;
-      from += kTogether * kRowThreads;
+    for (int i = 0; i < kTogether; ++i)
+      v[i] = i * kRowThreads < left ? load_number(from + i * kRowThreads) : 0.0F;
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) sum = fma_(v[i], v[i], sum);
-    }
-    s.lanes[row][lane] = sum;
+    for (int i = 0; i < kTogether; ++i) sum = fma_(v[i], v[i], sum);
+    from += kTogether * kRowThreads;
   }
-  __syncthreads();
+  write_float(scratch + RowScratch::kLanes + threadIdx.x * 4, sum);
+}
+
+/// 1 / √(mean + eps) from a row's lanes, by a warp.
+__device__ inline float inverse_norm(const Source& source, uint32_t lanes) {
+  const uint32_t own = lanes + threadIdx.x % 32 * 4;
+  float l[8];
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const float* const l = s.lanes[i] + threadIdx.x % 32;
-    const float a = (l[0] + l[128]) + (l[64] + l[192]);
-    const float b = (l[32] + l[160]) + (l[96] + l[224]);
-    const float sum = __shfl_sync(kAll, warp_tree(a + b), 0);
-    r[i] = inverse_norm(sum, static_cast<float>(k), source.inverse, source.eps);
-  }
+  for (int i = 0; i < 8; ++i) l[i] = read_float(own + i * 128);
+  float sum = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) sum = sum + __shfl_xor_sync(kAll, sum, apart);
+  return inverse_norm(sum, static_cast<float>(source.k), source.inverse, source.eps);
 }
 
 /// Whether this block is the one that keeps octet o of a row that all blocks round: they share the stores.
@@ -113,27 +118,38 @@ __device__ inline bool keeps(int o) {
   return (o & (blocks - 1)) == static_cast<int>(blockIdx.x);
 }
 
-/// The largest of a leaf's exponents.
-__device__ inline int leaf_exponent(const int* exponents, int per_leaf) {
+/// The largest of a leaf's exponents, in shared memory.
+__device__ inline int leaf_exponent(uint32_t exponents, int per_leaf) {
   int largest = kMinExponent;
+  if (per_leaf % 4 != 0) {
 #pragma unroll 1
-  for (int first = 0; first < per_leaf; first += 8) {
-#pragma unroll
-    for (int g = 0; g < 8; ++g) largest = max(largest, exponents[min(first + g, per_leaf - 1)]);
+    for (int g = 0; g < per_leaf; ++g) largest = max(largest, read_int(exponents + g * 4));
+    return largest;
+  }
+  // Leaves begin at multiples of 16 bytes then.
+#pragma unroll 1
+  for (int g = 0; g < per_leaf; g += 8) {
+    const uint4 a = read_words(exponents + g * 4), b = read_words(exponents + min(g + 4, per_leaf - 4) * 4);
+    const auto most = [](uint4 x) {
+      return max(max(static_cast<int>(x.x), static_cast<int>(x.y)),
+                 max(static_cast<int>(x.z), static_cast<int>(x.w)));
+    };
+    largest = max(largest, max(most(a), most(b)));
   }
   return largest;
 }
 
 /// Rounds rows [first, first + count) of a source to `to`, and this block's part of them to memory where that
-/// is asked for. kOwn: octets of a thread; they have room for a row at least. kNorm: whether the source has
-/// one. kOne: count is 1.
+/// is asked for. `to` and `scratch`: shared memory, addresses from one register, which the compiler would
+/// else find out again and again. kOwn: octets of a thread; they have room for a row at least. kNorm: whether
+/// the source has one. kOne: count is 1.
 template <int kOwn, bool kNorm, bool kOne>
-__device__ __noinline__ void round_source(const Source& s, int first, int count, uint8_t* to, const Team team,
-                                          RowScratch& scratch) {
+__device__ __noinline__ void round_source(const Source& source, int first, int count, uint32_t to,
+                                          const Team team, uint32_t scratch) {
   constexpr int kRows = kOne ? 1 : 2;  // that are normed together
+  const Source s = source;             // read once, not again after everything that is written
   const auto octets = static_cast<int>(s.octets.value);
   const auto per_leaf = static_cast<int>(s.per_leaf.value);
-  const int row_bytes = s.row_bytes;
   const int together = kOne ? 1 : min(kNorm ? kRows : count, divide(kOwn * team.threads, s.octets));
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
@@ -141,7 +157,8 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
     const int rows = kOne ? 1 : min(together, count - done);
     const int total = rows * octets;
     const int row0 = first + done;
-    const float* const x = s.x + int64_t{row0} * s.k;
+    const bool idle = team.me - lane >= total;  // the whole warp
+    const float* const x = s.x + row0 * s.k;
     Octet own[kOwn];
     int row[kOwn];
 #pragma unroll
@@ -149,7 +166,7 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
       const int o = team.me + i * team.threads;
       row[i] = kOne ? 0 : divide(o, s.octets);
       own[i].clear();
-      if (o < total) own[i].load_shared_by_blocks(x + o * 8);
+      if (o < total) own[i].load_global(x + o * 8);
     }
     if constexpr (kNorm) {
       Octet weight[kOwn];
@@ -157,10 +174,17 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
       for (int i = 0; i < kOwn; ++i) {
         const int o = team.me + i * team.threads;
         weight[i].clear();
-        if (o < total) weight[i].load_shared_by_blocks(s.norm + (o - row[i] * octets) * 8);
+        if (o < total) weight[i].load_global(s.norm + (o - row[i] * octets) * 8);
       }
-      float r[kRows];
-      inverse_norms<kRows>(x, rows, s, scratch, r);
+      sum_lanes(x, rows, s.k, scratch);
+      __syncthreads();
+      float r[kRows] = {};
+      if (!idle) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          r[i] = inverse_norm(s, scratch + RowScratch::kLanes + i * kRowThreads * 4);
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
         const int o = team.me + i * team.threads;
@@ -168,12 +192,12 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
 #pragma unroll
         for (int j = 0; j < 8; ++j)
           own[i].v[j] = (own[i].v[j] * (row[i] == 0 ? r[0] : r[kRows - 1])) * weight[i].v[j];
-        if (keeps(o)) own[i].put(s.h + int64_t{row0} * s.k + o * 8);
+        if (keeps(o)) own[i].put(s.h + (row0 * s.k + o * 8));
       }
     }
 #pragma unroll 1
     for (int part = 0; part < s.parts; ++part) {
-      int* const exponents = scratch.exponents[part];
+      const uint32_t exponents = scratch + RowScratch::kExponents + part * RowScratch::kExponentBytes;
       int exponent[kOwn];
       bool bad = false;
 #pragma unroll
@@ -181,7 +205,7 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
         const int o = team.me + i * team.threads;
         if (o - lane >= total) break;  // a whole warp has nothing
         exponent[i] = own[i].group_exponent();
-        if (o < total && o % 8 == 0) exponents[o / 8] = exponent[i];
+        if (o < total && o % 8 == 0) write_int(exponents + o / 8 * 4, exponent[i]);
         bad = bad || exponent_fails(exponent[i]);
       }
       const bool any_bad = team.any(bad);
@@ -191,32 +215,34 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
         if (o - lane >= total) break;
         const bool mine = o < total;
         const int in_row = mine ? o - row[i] * octets : 0;
-        const int* const of_row = exponents + (mine ? row[i] * (octets / 8) : 0);
+        const uint32_t of_row = exponents + (mine ? row[i] * (octets / 8) : 0) * 4;
         bool finite = true;
         if (any_bad) {
 #pragma unroll 1
-          for (int g = 0; g < octets / 8; ++g) finite = finite && !exponent_fails(of_row[g]);
+          for (int g = 0; g < octets / 8; ++g) {
+            finite = finite && !exponent_fails(read_int(of_row + g * 4));
+          }
           if (mine && !finite) {
-            s.failed[(row0 + row[i]) / s.flag_div] = 1;
+            s.failed[divide(row0 + row[i], s.flags)] = 1;
             exponent[i] = 0;
             own[i].clear();
           }
         }
-        const int leaf = divide(in_row / 8, s.per_leaf) * per_leaf;
-        const int floor = leaf_exponent(of_row + leaf, per_leaf);
+        const int floor = leaf_exponent(of_row + divide(in_row / 8, s.per_leaf) * per_leaf * 4, per_leaf);
         const int step = finite ? max(exponent[i], floor - 16) - 13 : 0;
         float sum = 0.0F;
         const WholeOctet whole = round_octet(own[i], step, part + 1 < s.parts, sum);
         const OctetPlanes planes = whole.planes();
         if (!mine) continue;
-        const SharedRow shared{to + ((done + row[i]) * s.parts + part) * row_bytes, s.k};
-        reinterpret_cast<uint2*>(shared.plane(0))[in_row] = planes.high;
-        reinterpret_cast<uint2*>(shared.plane(1))[in_row] = planes.low;
+        const SharedRowPlaces places(s.k);
+        const uint32_t row_at = to + ((done + row[i]) * s.parts + part) * s.row_bytes;
         const UnitSum unit{plain_power(step), sum};
-        if (o % 8 == 0) shared.units()[in_row / 8] = unit;
+        write_pair(row_at + in_row * 8, planes.high);
+        write_pair(row_at + places.second_plane + in_row * 8, planes.low);
+        if (o % 8 == 0) write_pair(row_at + places.units + in_row, pair_of(unit));
         if (s.planes == nullptr || !keeps(o)) continue;
         const int out = (row0 + row[i]) * s.parts + part;
-        auto* const kept = reinterpret_cast<uint2*>(s.planes + int64_t{2} * out * s.k) + in_row;
+        auto* const kept = reinterpret_cast<uint2*>(s.planes + 2 * out * s.k) + in_row;
         kept[0] = planes.high;
         kept[octets] = planes.low;
         if (o % 8 == 0) s.units[(out * octets + in_row) / 8] = unit;
@@ -227,8 +253,8 @@ __device__ __noinline__ void round_source(const Source& s, int first, int count,
 }
 
 /// The one of these that a source's rows take.
-__device__ inline void round_source(const Source& s, int first, int count, uint8_t* to, const Team team,
-                                    RowScratch& scratch) {
+__device__ inline void round_source(const Source& s, int first, int count, uint32_t to, const Team team,
+                                    uint32_t scratch) {
   const bool norm = s.norm != nullptr;
   // Norms take two rows at a time, all else as many as there is room for.
   const bool two = max(s.k, norm ? 0 : count * s.k) > team.threads * 8;

@@ -14,11 +14,16 @@ __device__ inline uint32_t swizzled(int row, int piece) {
   return static_cast<uint32_t>(row * 128 + ((piece ^ row) & 7) * 16);
 }
 
-/// The address of a block's dynamic shared memory, a multiple of 1,024, as a number that the compiler does
-/// not work out anew wherever it is used.
-__device__ inline uint32_t shared_begin(const uint8_t* memory) {
-  uint32_t at = shared_address(memory);
+/// An address in shared memory as a number that the compiler does not work out anew wherever it is used.
+__device__ inline uint32_t held_address(const void* shared) {
+  uint32_t at = shared_address(shared);
   asm volatile("mov.u32 %0, %0;" : "+r"(at));
+  return at;
+}
+
+/// The same of a block's dynamic shared memory, a multiple of 1,024.
+__device__ inline uint32_t shared_begin(const uint8_t* memory) {
+  const uint32_t at = held_address(memory);
   if (at % 1024 != 0) __trap();
   return at;
 }
@@ -49,6 +54,11 @@ __device__ inline float2 read_two_floats(uint32_t at) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
   return x;
 }
+__device__ inline float read_float(uint32_t at) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+  return x;
+}
 __device__ inline int read_int(uint32_t at) {
   int x;
   asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
@@ -68,6 +78,9 @@ __device__ inline void write_floats(uint32_t at, float4 x) {
 }
 __device__ inline void write_float(uint32_t at, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+__device__ inline void write_pair(uint32_t at, uint2 x) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(x.x), "r"(x.y) : "memory");
 }
 __device__ inline void write_int(uint32_t at, int x) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");

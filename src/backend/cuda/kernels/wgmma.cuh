@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/barriers.cuh"
 #include "backend/cuda/kernels/shared.cuh"
 
 namespace tercet::cuda {
@@ -131,34 +132,6 @@ __device__ inline void wgmma(float (&d)[32], uint64_t a, uint64_t b, int add) {
 
 /// What was written to shared memory is there for wgmma.
 __device__ inline void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Barriers in shared memory that count arrivals; they turn over, so a waiter names the parity of the phase.
-__device__ inline void barrier_init(uint32_t at, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
-}
-__device__ inline void barrier_arrive(uint32_t at) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-/// Arrives once this thread's copies so far (copies.cuh) have.
-__device__ inline void barrier_arrive_after_copies(uint32_t at) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
-}
-__device__ inline void barrier_wait(uint32_t at, uint32_t parity) {
-  uint32_t over = 0;
-  do {
-    asm volatile(
-        "{\n.reg .pred p;\n"
-#if __CUDA_ARCH__ >= 900
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-#else
-        "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-#endif
-        "selp.u32 %0, 1, 0, p;\n}\n"
-        : "=r"(over)
-        : "r"(at), "r"(parity)
-        : "memory");
-  } while (over == 0);
-}
 
 /// Registers of this warpgroup's threads from here on.
 template <int kRegisters>
