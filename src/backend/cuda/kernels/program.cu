@@ -39,10 +39,12 @@ struct alignas(16) Flight {
   int zero;
 };
 
-constexpr int kWaiter = kProgramThreads - 32;  // in the warp that has least to do
+// Of a block, in the warps that have least to do: who says that it has arrived, and who looks for all.
+constexpr int kArriver = kProgramThreads - 32;
+constexpr int kWaiter = kProgramThreads - 64;
 
 struct Fixed {
-  unsigned long long goal;   // of the barrier, of the waiter; 0: before the first
+  unsigned long long goal;   // of the barrier
   int turns[kProgramWarps];  // phase at which each warp is
   Phase phases[2];
   uint8_t shares[2][kShareBytes];
@@ -252,9 +254,19 @@ __device__ inline void finish(const Phase& phase, const Outputs outputs, int num
   float value = 0.0F;
   if (work.kind == WorkKind::down) {
     const float* const weights = fixed().chosen.weights + outputs.row * p.chosen;
+    constexpr int kTogether = 4;
 #pragma unroll 1
-    for (int j = 0; j < p.chosen; ++j) {
-      value = fma_(weights[j], add_leaves(from + (j << p.leaf_shift) * apart, p.leaf_shift, apart), value);
+    for (int first = 0; first < p.chosen; first += kTogether) {
+      float sums[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int j = min(first + i, p.chosen - 1);
+        sums[i] = add_leaves(from + (j << p.leaf_shift) * apart, p.leaf_shift, apart);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (first + i < p.chosen) value = fma_(weights[first + i], sums[i], value);
+      }
     }
     if (p.shared != nullptr) value = value + (addends != nullptr ? addends->shared : p.shared[at]);
   } else {
@@ -399,16 +411,8 @@ __device__ inline void follow_hints(const Phase& phase) {
 /// All blocks have arrived here, and what they wrote before is to be seen. By all threads.
 static __device__ __noinline__ void arrive(uint64_t* arrived) {
   __syncthreads();
-  if (threadIdx.x != kWaiter) return;
-  auto* const count = reinterpret_cast<unsigned long long*>(arrived);
-  if (fixed().goal == 0) {
-    __threadfence();
-    const unsigned long long before = atomicAdd(count, 1);
-    fixed().goal = before - before % gridDim.x + gridDim.x;
-  } else {
-    asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(count) : "memory");
-    fixed().goal += gridDim.x;
-  }
+  if (threadIdx.x != kArriver) return;
+  asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(arrived) : "memory");
 }
 static __device__ __noinline__ void wait_for_all(const uint64_t* arrived) {
   if (threadIdx.x == kWaiter) {
@@ -417,6 +421,7 @@ static __device__ __noinline__ void wait_for_all(const uint64_t* arrived) {
     do {
       asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(now) : "l"(arrived) : "memory");
     } while (now < goal);
+    fixed().goal = goal + gridDim.x;
   }
   __syncthreads();
 }
@@ -506,7 +511,11 @@ static __device__ __noinline__ void start(const ProgramParams& p) {
     for (uint64_t& arrival : fixed().arrivals[threadIdx.x / 32]) barrier_init(shared_address(&arrival), 1);
     fence_for_bulk();
   }
-  if (threadIdx.x == kWaiter) fixed().goal = 0;
+  if (threadIdx.x == kWaiter) {
+    // Blocks of this launch that are ahead have arrived once at most, of earlier ones all.
+    const unsigned long long now = *reinterpret_cast<const volatile unsigned long long*>(p.arrived);
+    fixed().goal = now - now % gridDim.x + gridDim.x;
+  }
   wait_for_copies<0>();
   __syncthreads();
 }
