@@ -30,7 +30,7 @@ struct SpanRows {
   int32_t first, spans_before;
 };
 
-constexpr int kPartial = kHead + 2;  // floats of a span's result
+constexpr int kPartial = kHead + 4;  // floats of a span's result: a multiple of 16 bytes
 struct BlocksParams {
   AttentionParams rows;
   Queries queries;         // of all rows

@@ -39,6 +39,14 @@ __device__ inline float warp_tree(float x) {
   return x;
 }
 
+/// The same, but that all lanes have the result: a step's two summands are those of the tree, in one order or
+/// the other.
+__device__ inline float whole_tree(float x) {
+#pragma unroll
+  for (int apart = 16; apart >= 1; apart /= 2) x = x + __shfl_xor_sync(kAll, x, apart);
+  return x;
+}
+
 /// The tree of rule 5 over a block of 256 threads, or of 128, lanes 128 to 255 being empty; `shared` has as
 /// many floats. Every thread gets the sum.
 template <int kThreads>

@@ -460,7 +460,7 @@ static __device__ __noinline__ void open_phase() {
   const Share& share = share_at(which);
   const Work& last = phase.works[phase.work_count - 1];
   const auto me = static_cast<int>(threadIdx.x);
-  if (phase.products != 0) ask_for_addends(phase, share);
+  ask_for_addends(phase, share);
   if (last.kind == WorkKind::experts && last.product.choose.logits != nullptr) {
     // Half of the warps choose while the others round.
     if (me < kRankThreads) {
@@ -526,8 +526,10 @@ __global__ void __launch_bounds__(kProgramThreads, 1) program_kernel(ProgramPara
   __syncthreads();
 #pragma unroll 1
   for (;;) {
-    open_phase();
-    __syncthreads();
+    if (fixed().phases[turn() % 2].products != 0) {
+      open_phase();
+      __syncthreads();
+    }
     run_phase();
     if (turn() + 1 == p.count) return;
     wait_for_copies<0>();

@@ -24,7 +24,7 @@ struct SpanItem {
 /// What a block of threads has of an item. Each stage of its work is a function of its own that takes all
 /// from here: registers that a call puts aside come back from the second cache.
 struct AttentionScratch {
-  float o[kSpanBlocks][kMaxSharing][kHead];
+  alignas(16) float o[kSpanBlocks][kMaxSharing][kHead];
   float weights[kSpanBlocks][kMaxSharing][kHead];    // of keys, and times 2^E of the values
   float tops[kSpanBlocks][4][kMaxSharing];           // the largest score of a warp's keys
   float2 of[kSpanBlocks][kMaxSharing];               // m, l
@@ -167,15 +167,14 @@ __device__ inline Weighed weigh_keys(uint32_t keys, const LaneQueries& q, int vi
   const int t = lane % 4;
   float score[2][2];
   float top = -INFINITY;
+  float c[2][4];
+  multiply_keys(c, keys, 2 * warp, q.q);
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const int j = 2 * warp + tile;
-    float c[1][4];
-    multiply_keys(c, keys, j, q.q);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int key = 8 * j + 2 * t + i;
-      score[tile][i] = (c[0][i] * q.power) * (kScale * plain_power(exponents[0][key]));
+      const int key = 8 * (2 * warp + tile) + 2 * t + i;
+      score[tile][i] = (c[tile][i] * q.power) * (kScale * plain_power(exponents[0][key]));
       if (key >= visible) score[tile][i] = -INFINITY;
       top = fmaxf(top, score[tile][i]);
     }
@@ -222,92 +221,99 @@ __device__ inline Weighed weigh_keys(uint32_t keys, const LaneQueries& q, int vi
 __device__ inline void add_values(uint32_t values, const Weighed& w, float* out, float2* of) {
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int t = static_cast<int>(threadIdx.x) % 4;
+  float c[4][4];
+  multiply_values(c, values, 4 * warp, w.weights);
 #pragma unroll
-  for (int i = 4 * warp; i < 4 * warp + 4; ++i) {
-    float c[1][4];
-    multiply_values(c, values, i, w.weights);
-    *reinterpret_cast<float2*>(out + 8 * i + 2 * t) = {c[0][0] * w.up, c[0][1] * w.up};
+  for (int i = 0; i < 4; ++i) {
+    *reinterpret_cast<float2*>(out + 8 * (4 * warp + i) + 2 * t) = {c[i][0] * w.up, c[i][1] * w.up};
   }
   if (warp == 0 && t == 0) *of = {w.m, w.l};
 }
 
-/// fold(), the first `count` of kCount in turn: the factors first, which do not wait for each other.
-template <int kCount>
-__device__ inline void fold_in_turn(float& m, float& l, float2& o, const float2 (&next)[kCount],
-                                    const float2 (&next_o)[kCount], int count) {
-  float before[kCount], own[kCount];
+/// What a lane has of a head whose spans or blocks are folded: four dimensions.
+struct Folded {
+  float m = -INFINITY, l = 0.0F;
+  float4 o = {0.0F, 0.0F, 0.0F, 0.0F};
+
+  /// fold(), the first `count` of kCount in turn: the factors first, which do not wait for each other.
+  template <int kCount>
+  __device__ void add(const float2 (&next)[kCount], const float4 (&next_o)[kCount], int count) {
+    float before[kCount], own[kCount];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const float largest = i < count ? fmaxf(m, next[i].x) : m;
-    before[i] = short_factor(m - largest);
-    own[i] = short_factor(next[i].x - largest);
-    m = largest;
-  }
+    for (int i = 0; i < kCount; ++i) {
+      const float largest = i < count ? fmaxf(m, next[i].x) : m;
+      before[i] = short_factor(m - largest);
+      own[i] = short_factor(next[i].x - largest);
+      m = largest;
+    }
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const float2 sum = {o.x * before[i] + next_o[i].x * own[i], o.y * before[i] + next_o[i].y * own[i]};
-    const float sum_l = l * before[i] + next[i].y * own[i];
-    if (i < count) {
-      o = sum;
-      l = sum_l;
+    for (int i = 0; i < kCount; ++i) {
+      if (i >= count) break;
+      const float4 n = next_o[i];
+      o = {o.x * before[i] + n.x * own[i], o.y * before[i] + n.y * own[i], o.z * before[i] + n.z * own[i],
+           o.w * before[i] + n.w * own[i]};
+      l = l * before[i] + next[i].y * own[i];
     }
   }
-}
+  __device__ float4 result() const { return {o.x / l, o.y / l, o.z / l, o.w / l}; }
+};
+__device__ inline void put_four(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
 
-/// A row's spans of heads [first, first + count) to its output; by the whole block, a thread two dimensions
-/// of a head. What other blocks wrote is read past the first cache.
+/// A row's spans of heads [first, first + count) to its output; by the whole block, a warp a head. What other
+/// blocks wrote is read past the first cache.
 static __device__ __noinline__ void fold_spans(const AttentionWork& w, int row, int first, int count,
                                                int position) {
-  const int d = static_cast<int>(threadIdx.x) % (kHead / 2) * 2;
-  const int h = static_cast<int>(threadIdx.x) / (kHead / 2);
+  const int d = static_cast<int>(threadIdx.x) % 32 * 4;
+  const int h = static_cast<int>(threadIdx.x) / 32;
   if (h >= count) return;
   const int spans = position / (64 * kSpanBlocks) + 1;
   const int64_t head = int64_t{row} * w.rows.heads + first + h;
   const float* const partials = w.partials + head * w.spans * kPartial;
-  float m = -INFINITY, l = 0.0F;
-  float2 o = {0.0F, 0.0F};
+  Folded all;
   constexpr int kTogether = 8;
 #pragma unroll 1
   for (int first_span = 0; first_span < spans; first_span += kTogether) {
-    float2 of[kTogether], its[kTogether];
+    float2 of[kTogether];
+    float4 its[kTogether];
 #pragma unroll
     for (int s = 0; s < kTogether; ++s) {
-      const float* const partial = partials + int64_t{min(first_span + s, spans - 1)} * kPartial;
+      const float* const partial = partials + min(first_span + s, spans - 1) * kPartial;
       of[s] = __ldcg(reinterpret_cast<const float2*>(partial + kHead));
-      its[s] = __ldcg(reinterpret_cast<const float2*>(partial + d));
+      its[s] = __ldcg(reinterpret_cast<const float4*>(partial + d));
     }
-    fold_in_turn(m, l, o, of, its, spans - first_span);
+    all.add(of, its, spans - first_span);
   }
-  *reinterpret_cast<float2*>(w.rows.out + row * w.rows.ld_out + (first + h) * kHead + d) = {o.x / l, o.y / l};
+  put_four(w.rows.out + row * w.rows.ld_out + (first + h) * kHead + d, all.result());
 }
 
-/// Folds the blocks of a span, in order; s.last: the row's spans are left to this block of threads.
+/// Folds the blocks of a span, in order, a warp a head; s.last: the row's spans are left to this block of
+/// threads.
 static __device__ __noinline__ void finish_span(const AttentionWork& w, AttentionScratch& s) {
   const SpanItem& at = s.at;
   const int sharing = w.rows.heads / w.rows.cache.heads;
-  const int d = static_cast<int>(threadIdx.x) % (kHead / 2) * 2;
-  const int h = static_cast<int>(threadIdx.x) / (kHead / 2);
+  const int d = static_cast<int>(threadIdx.x) % 32 * 4;
+  const int h = static_cast<int>(threadIdx.x) / 32;
   const int blocks = at.blocks();
   const int spans = at.position / (64 * kSpanBlocks) + 1;
   const bool alone = w.tickets != nullptr && spans == 1;
   if (h < sharing) {
-    float m = -INFINITY, l = 0.0F;
-    float2 o = {0.0F, 0.0F};
-    float2 of[kSpanBlocks], its[kSpanBlocks];
+    Folded all;
+    float2 of[kSpanBlocks];
+    float4 its[kSpanBlocks];
 #pragma unroll
     for (int b = 0; b < kSpanBlocks; ++b) {
       of[b] = s.of[b][h];
-      its[b] = *reinterpret_cast<const float2*>(&s.o[b][h][d]);
+      its[b] = *reinterpret_cast<const float4*>(&s.o[b][h][d]);
     }
-    fold_in_turn(m, l, o, of, its, blocks);
+    all.add(of, its, blocks);
     const int64_t head = at.kv_head * sharing + h;
     if (alone) {
-      *reinterpret_cast<float2*>(w.rows.out + at.row * w.rows.ld_out + head * kHead + d) = {o.x / l, o.y / l};
+      put_four(w.rows.out + at.row * w.rows.ld_out + head * kHead + d, all.result());
     } else {
       float* const partial =
           w.partials + ((int64_t{at.row} * w.rows.heads + head) * w.spans + at.span) * kPartial;
-      *reinterpret_cast<float2*>(partial + d) = o;
-      if (d == 0) *reinterpret_cast<float2*>(partial + kHead) = {m, l};
+      put_four(partial + d, all.o);
+      if (d == 0) *reinterpret_cast<float2*>(partial + kHead) = {all.m, all.l};
     }
   }
   __syncthreads();

@@ -106,9 +106,7 @@ __device__ inline float inverse_norm(const Source& source, uint32_t lanes) {
   float l[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) l[i] = read_float(own + i * 128);
-  float sum = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) sum = sum + __shfl_xor_sync(kAll, sum, apart);
+  const float sum = whole_tree(((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7])));
   return inverse_norm(sum, static_cast<float>(source.k), source.inverse, source.eps);
 }
 

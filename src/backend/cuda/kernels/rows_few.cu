@@ -24,7 +24,7 @@ __device__ inline float lane_tree_once(float lane, Scratch& s) {
   const float* x = s.lanes + threadIdx.x % 32;
   const float a = (x[0] + x[128]) + (x[64] + x[192]);
   const float b = (x[32] + x[160]) + (x[96] + x[224]);
-  return __shfl_sync(kAll, warp_tree(a + b), 0);
+  return whole_tree(a + b);
 }
 
 /// Rounds a row, of whose octets a thread holds every blockDim.x-th, to row `row` of `out`. A row that fails

@@ -54,9 +54,7 @@ __device__ inline float quad_sum(float a) {
 }
 
 /// The tree of rule 5 over 128 values, of which lane l holds l, l + 32, l + 64 and l + 96.
-__device__ inline float head_tree(const float (&x)[4]) {
-  return __shfl_sync(kAll, warp_tree((x[0] + x[2]) + (x[1] + x[3])), 0);
-}
+__device__ inline float head_tree(const float (&x)[4]) { return whole_tree((x[0] + x[2]) + (x[1] + x[3])); }
 
 /// Σ (x·scale)², likewise.
 __device__ inline float squares(const float (&x)[4], float scale) {
