@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <map>
+#include <random>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -95,6 +97,18 @@ void expect_whole(const Phase& phase, const PhasePlan& plan) {
   EXPECT_EQ(numbers.size(), all_numbers);
   for (const auto& [_, times] : leaves) EXPECT_EQ(times, 1);
   for (const auto& [_, times] : numbers) EXPECT_EQ(times, 1);
+}
+
+TEST(ProgramNorm, QuotientsAreRounded) {
+  std::mt19937 random(1);
+  for (int k = 64; k <= kProgramGroups * kBlock; k += 64) {
+    const auto divisor = static_cast<float>(k);
+    for (int i = 0; i < 2000; ++i) {
+      const float sum = std::ldexp(1.0F + static_cast<float>(random() >> 9) * 0x1p-23F,
+                                   static_cast<int>(random() % 200) - 73);
+      ASSERT_EQ(quotient(sum, divisor, 1.0F / divisor), sum / divisor) << sum << " / " << k;
+    }
+  }
 }
 
 TEST(StepPlan, OfADenseProduct) {

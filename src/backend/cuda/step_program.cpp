@@ -31,7 +31,7 @@ void add_hint(Phase& phase, const void* data, int64_t bytes) {
   }
 }
 
-/// Bytes within a matrix, or from one to the next of experts, as blocks reckon with them.
+/// Bytes of a matrix, or from one to the next of experts, as blocks reckon with them.
 uint32_t within_words(int64_t bytes) {
   TERCET_CHECK(bytes >= 0 && bytes < int64_t{1} << 32);
   return static_cast<uint32_t>(bytes);
@@ -183,6 +183,7 @@ ProductWork& StepProgram::add_product(const Place& at, WorkKind kind, const Weig
   Work& work = add_work(kind, items, item_cost(w, slots), early);
   work.source = at.source;
   ProductWork& p = work.product;
+  within_words(int64_t{(w.n + kTile - 1) / kTile} * w.blocks() * w.planes * kBlockBytes);
   p.values = w.values;
   p.scales = w.scales;
   p.slots = slots;

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/router.h"
 #include "backend/cuda/kernels/views.h"
 #include "backend/cuda/kernels/write_kv.h"
+#include "ops/exact_math.h"
 
 namespace tercet::cuda {
 
@@ -14,6 +15,12 @@ constexpr int kProgramChosen = 64;   // experts of all rows, at most
 constexpr int kProgramGroups = 128;  // of a row, at most
 /// Of a norm (program_rows.cuh).
 constexpr float kLeastEps = 0x1p-60F;
+/// sum ÷ k, rounded to nearest, of a finite sum whose quotient is not below 2^-90, with inverse = 1 ÷ k
+/// rounded: a product, its exact remainder and one step (Markstein 1990).
+TERCET_DEVICE_HOST inline float quotient(float sum, float k, float inverse) {
+  const float near = sum * inverse;
+  return fma_(fma_(-near, k, sum), inverse, near);
+}
 /// Bytes that a phase's rounded rows may take in shared memory.
 constexpr int kProgramRowBytes = 76 * 1024;
 /// Floats for the sums of an item's leaves.
@@ -39,9 +46,9 @@ struct Source {
   Divisor octets;    // k / 8
   Divisor per_leaf;  // groups of a leaf
   Divisor flags;
-  int32_t parts;     // 2: each row is followed by what its rounding left
+  int32_t parts;  // 2: each row is followed by what its rounding left
   int32_t ready;
-  int32_t step;  // of `planes`: distance of rows
+  int32_t step;    // of `planes`: distance of rows
   int32_t pairs;   // of each row of the step, if the phase's item needs only those of its rows; else 0
   int32_t shared;  // bytes: where they lie in the rows' shared memory
   float eps;       // of the norm: kLeastEps or more
@@ -67,9 +74,9 @@ struct ProductWork {
   const uint8_t* values;  // as Weights has them, of expert 0
   const uint8_t* scales;
   uint32_t values_stride, scales_stride;  // of experts
-  float* y;                              // [rows or pairs][ldy]
-  float* sum;                            // where not null: sum = fl(sum + result) as well, [rows][ldy]
-  const float* shared;                   // of `down`, or null
+  float* y;                               // [rows or pairs][ldy]
+  float* sum;                             // where not null: sum = fl(sum + result) as well, [rows][ldy]
+  const float* shared;                    // of `down`, or null
   int64_t ldy;
   int32_t tiles;       // items of a row or pair, of `experts` and `down`
   int32_t slots;       // tiles of an item: gate and up, or experts of a row
@@ -118,10 +125,10 @@ struct Work {
 struct alignas(16) Job {
   uint32_t what;    // the leaf, of the work's or an expert's own; behind its 24 bits two of the work, four of
                     // the rows, one that is set for weights of two planes
-  uint32_t counts;  // place of its expert among the chosen ones, or kNoExpert; groups of the leaf, 8 bits each;
-                    // where its sums go, in 16 floats
-  uint32_t begin;   // of the leaf in its first row in shared memory, in 16 bytes; of its units, in 8 bytes
-  uint32_t steps;   // between the planes of a row, between rows, in 16 bytes
+  uint32_t counts;  // place of its expert among the chosen ones, or kNoExpert; groups of the leaf, 8 bits
+                    // each; where its sums go, in 16 floats
+  uint32_t begin;  // of the leaf in its first row in shared memory, in 16 bytes; of its units, in 8 bytes
+  uint32_t steps;  // between the planes of a row, between rows, in 16 bytes
 
   TERCET_DEVICE_HOST uint32_t leaf() const { return what & 0xffffffU; }
   TERCET_DEVICE_HOST int work() const { return static_cast<int>(what >> 24 & 3U); }

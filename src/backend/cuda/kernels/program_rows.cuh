@@ -62,13 +62,10 @@ struct SharedRow {
 
 /// 1 / √(sum ÷ k + eps), each step rounded to nearest, without the branches of what rounds them everywhere:
 /// sums are finite or +∞, eps at least kLeastEps, so that what could leave the range of these steps, which
-/// are the ones that division, root and reciprocal take within it, is lost in the addition. `inverse`: 1 ÷ k
-/// rounded; with it a product, its exact remainder and one step give the rounded quotient (Markstein).
+/// are those that root and reciprocal take within it, is lost in the addition.
 __device__ inline float inverse_norm(float sum, float k, float inverse, float eps) {
-  const float near = sum * inverse;
-  if (near == INFINITY) return 0.0F;
-  const float mean = fma_(fma_(-near, k, sum), inverse, near);
-  const float value = mean + eps;
+  if (sum == INFINITY) return 0.0F;
+  const float value = quotient(sum, k, inverse) + eps;
   float root = 0.0F;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(value));
   const float half = root * 0.5F;
