@@ -131,6 +131,14 @@ def test_bad_token_files(tercet, model, tmp_path, tensors, wanted):
     assert wanted in result.stderr and result.stderr.count("\n") == 1
 
 
+def test_a_sequence_longer_than_the_context_is_refused(tercet, model, tmp_path):
+    three = write_safetensors(tmp_path / "three.safetensors", {"tokens.0": ("I32", [3], bytes(12))})
+    assert tercet("score", model, three, "-c", "3").returncode == 0
+    result = tercet("score", model, three, "-c", "2")
+    assert result.returncode == 1 and result.stderr.count("\n") == 1
+    assert "a sequence of 3 tokens; --ctx-size allows 2" in result.stderr
+
+
 def test_bad_files_to_compare(tercet, tmp_path):
     result = tercet("score", "compare", GOLDEN, GOLDEN)
     assert result.returncode == 1 and "the file has: 4bit, bf16, mtp" in result.stderr

@@ -136,6 +136,10 @@ Result<int> run_score(Arguments given, const Console& console) {
   if (!sequences) return fail("{}: {}", arguments.tokens, sequences.error().message);
   size_t longest = 0;
   for (const auto& [index, tokens] : *sequences) longest = std::max(longest, tokens.size());
+  const int64_t context = arguments.model.context;  // 0: the model's
+  if (context > 0 && static_cast<int64_t>(longest) > context) {
+    return fail("{}: a sequence of {} tokens; --ctx-size allows {}", arguments.tokens, longest, context);
+  }
   const RunLimits limits{.cache_tokens = static_cast<int64_t>(longest), .mtp = arguments.mtp};
   TERCET_TRY(LoadedModel model, load_model(arguments.model, limits, console));
   if (arguments.mtp && !model.executor->has_mtp()) return fail("{}: no MTP layer", arguments.model.model);
