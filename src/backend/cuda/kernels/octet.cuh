@@ -28,9 +28,7 @@ struct Octet {
   __device__ void load(const float* from) {
     set(reinterpret_cast<const float4*>(from)[0], reinterpret_cast<const float4*>(from)[1]);
   }
-  __device__ void load_global(const float* from) {
-    set(load_numbers(from), load_numbers(from + 4));
-  }
+  __device__ void load_global(const float* from) { set(load_numbers(from), load_numbers(from + 4)); }
   __device__ void set(float4 a, float4 b) {
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;

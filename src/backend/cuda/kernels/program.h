@@ -127,8 +127,8 @@ struct alignas(16) Job {
                     // the rows, one that is set for weights of two planes
   uint32_t counts;  // place of its expert among the chosen ones, or kNoExpert; groups of the leaf, 8 bits
                     // each; where its sums go, in 16 floats
-  uint32_t begin;  // of the leaf in its first row in shared memory, in 16 bytes; of its units, in 8 bytes
-  uint32_t steps;  // between the planes of a row, between rows, in 16 bytes
+  uint32_t begin;   // of the leaf in its first row in shared memory, in 16 bytes; of its units, in 8 bytes
+  uint32_t steps;   // between the planes of a row, between rows, in 16 bytes
 
   TERCET_DEVICE_HOST uint32_t leaf() const { return what & 0xffffffU; }
   TERCET_DEVICE_HOST int work() const { return static_cast<int>(what >> 24 & 3U); }
