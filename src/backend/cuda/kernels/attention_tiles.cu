@@ -56,7 +56,7 @@ __device__ void copy_blocks(const TileParams& p, uint32_t begin, AttentionTile t
     const float power = power_of_two(exponent);
     write_float(begin + kFactors + (stage * 128 + thread) * 4, thread < 64 ? kScale * power : power);
     wait_for_copies<0>();
-    fence_for_wgmma();
+    fence_for_async();
     barrier_arrive(full(begin, stage));
   }
 }
@@ -84,7 +84,7 @@ __device__ void attend(const TileParams& p, uint32_t begin, AttentionTile tile, 
   const int blocks = blocks_of(p, tile);
   round_queries(p, begin + kQueries + group * 2 * kHalfTile, begin + kExponents + group * kPairs * 4, tile,
                 kv_head, group, warp);
-  fence_for_wgmma();
+  fence_for_async();
   named_barrier(1 + group, kGroup);
   int position[2];
   float q_power[2];

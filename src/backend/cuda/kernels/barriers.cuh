@@ -40,7 +40,7 @@ __device__ inline void barrier_wait(uint32_t at, uint32_t parity) {
 // From sm_90 on.
 
 /// What this thread did to shared memory comes before what bulk copies and wgmma do to it from here on.
-__device__ inline void fence_for_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_for_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Copies `bytes`, a multiple of 16 as the addresses are, from global to shared memory; the barrier counts
 /// them. By one thread.

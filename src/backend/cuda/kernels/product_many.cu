@@ -331,7 +331,7 @@ __device__ void multiply_all(const FewProductParams& p, uint32_t begin, int coun
         weights[plane] = read_words(stage + weights_at + plane * kBlockBytes);
       }
       const uint2 scales = read_pair(stage + scales_at);
-      fence_for_wgmma();
+      fence_for_async();
       multiply<kPlanes>(d, weights, rows_descriptor(stage));
       wgmma_wait<0>();
       fold<kPlanes>(acc, d, scales, stage + sums_at);

@@ -486,7 +486,7 @@ static __device__ __noinline__ void run_phase() {
     run_products(phase, share_at(which));
   } else if (work.kind == WorkKind::attention) {
     attend(work.attention, work.items, fixed().positions, attention_scratch(), shared_at(kHalvesAt));
-    fence_for_bulk();  // keys and values lay where weights will
+    fence_for_async();  // keys and values lay where weights will
   } else if (work.kind == WorkKind::write_kv) {
     run_heads(work.write, work.items);
   } else {
@@ -509,7 +509,7 @@ static __device__ __noinline__ void start(const ProgramParams& p) {
     fixed().flights[threadIdx.x / 32] = {};
     fixed().turns[threadIdx.x / 32] = 0;
     for (uint64_t& arrival : fixed().arrivals[threadIdx.x / 32]) barrier_init(shared_address(&arrival), 1);
-    fence_for_bulk();
+    fence_for_async();
   }
   if (threadIdx.x == kWaiter) {
     // Blocks of this launch that are ahead have arrived once at most, of earlier ones all.

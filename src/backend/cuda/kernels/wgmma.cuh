@@ -130,9 +130,6 @@ __device__ inline void wgmma(float (&d)[32], uint64_t a, uint64_t b, int add) {
       : "l"(a), "l"(b), "r"(add));
 }
 
-/// What was written to shared memory is there for wgmma.
-__device__ inline void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 /// Registers of this warpgroup's threads from here on.
 template <int kRegisters>
 __device__ inline void more_registers() {
