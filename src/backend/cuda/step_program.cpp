@@ -31,9 +31,10 @@ void add_hint(Phase& phase, const void* data, int64_t bytes) {
   }
 }
 
-/// Bytes of a matrix, or from one to the next of experts, as blocks reckon with them.
-uint32_t within_words(int64_t bytes) {
-  TERCET_CHECK(bytes >= 0 && bytes < int64_t{1} << 32);
+/// Blocks reckon with fewer bytes of a matrix, and from one to the next of experts.
+constexpr int64_t kWordBytes = int64_t{1} << 32;
+uint32_t stride(int64_t bytes) {
+  TERCET_CHECK(bytes >= 0 && bytes < kWordBytes);
   return static_cast<uint32_t>(bytes);
 }
 
@@ -183,7 +184,7 @@ ProductWork& StepProgram::add_product(const Place& at, WorkKind kind, const Weig
   Work& work = add_work(kind, items, item_cost(w, slots), early);
   work.source = at.source;
   ProductWork& p = work.product;
-  within_words(int64_t{(w.n + kTile - 1) / kTile} * w.blocks() * w.planes * kBlockBytes);
+  TERCET_CHECK_LT(int64_t{(w.n + kTile - 1) / kTile} * w.blocks() * w.planes * kBlockBytes, kWordBytes);
   p.values = w.values;
   p.scales = w.scales;
   p.slots = slots;
@@ -361,8 +362,8 @@ bool StepProgram::experts_gate_up(uint8_t* failed, Rows h, const Routes& routes,
   ProductWork& p = add_product(at, WorkKind::experts, w, 1, pairs * tiles, 2, true, false);
   p.y = a.data;
   p.ldy = a.cols;
-  p.values_stride = within_words(experts.values);
-  p.scales_stride = within_words(experts.scales);
+  p.values_stride = stride(experts.values);
+  p.scales_stride = stride(experts.scales);
   p.tiles = narrow(tiles);
   p.choose = choose;
   p.chosen = narrow(routes.chosen);
@@ -402,8 +403,8 @@ bool StepProgram::experts_down(uint8_t* failed, Rows a, const Routes& routes, co
   p.y = z.data;
   p.ldy = z.cols;
   p.shared = shared.data;
-  p.values_stride = within_words(experts.values);
-  p.scales_stride = within_words(experts.scales);
+  p.values_stride = stride(experts.values);
+  p.scales_stride = stride(experts.scales);
   p.tiles = tiles;
   p.choose.chosen_experts = routes.experts;
   p.choose.weights = routes.weights;

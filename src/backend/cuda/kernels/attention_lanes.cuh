@@ -69,14 +69,4 @@ __device__ inline void multiply_values(float (&c)[kTiles][4], uint32_t values, i
   }
 }
 
-/// The next m, l and O, of two dimensions, join those before (rule 8).
-__device__ inline void fold(float& m, float& l, float2& o, float2 next, float2 next_o) {
-  const float largest = fmaxf(m, next.x);
-  const float before = short_factor(m - largest);
-  const float own = short_factor(next.x - largest);
-  o = {o.x * before + next_o.x * own, o.y * before + next_o.y * own};
-  l = l * before + next.y * own;
-  m = largest;
-}
-
 }  // namespace tercet::cuda

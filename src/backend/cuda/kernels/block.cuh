@@ -31,6 +31,9 @@ __device__ inline void after_earlier_kernels() {
 constexpr int kRowThreads = 256;  // the lanes of rule 5
 constexpr unsigned kAll = 0xffffffffU;
 
+__device__ inline float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
+__device__ inline void store_four(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
+
 __device__ inline uint32_t magnitude_bits(float x) { return float_bits(x) & 0x7fffffffU; }
 
 /// The tree of rule 5 over the first 32 lanes' partial sums; the result is in lane 0.
@@ -45,6 +48,13 @@ __device__ inline float whole_tree(float x) {
 #pragma unroll
   for (int apart = 16; apart >= 1; apart /= 2) x = x + __shfl_xor_sync(kAll, x, apart);
   return x;
+}
+
+/// The tree of rule 5 over a row's 256 lanes, of which a warp's lane l holds l, l + 32, …
+__device__ inline float row_tree(const float (&lanes)[8]) {
+  const float even = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6]);
+  const float odd = (lanes[1] + lanes[5]) + (lanes[3] + lanes[7]);
+  return whole_tree(even + odd);
 }
 
 /// The tree of rule 5 over a block of 256 threads, or of 128, lanes 128 to 255 being empty; `shared` has as

@@ -25,17 +25,15 @@ __device__ inline float load_number(const float* from) {
 struct Octet {
   float v[8];
 
-  __device__ void load(const float* from) {
-    set(reinterpret_cast<const float4*>(from)[0], reinterpret_cast<const float4*>(from)[1]);
-  }
+  __device__ void load(const float* from) { set(load_four(from), load_four(from + 4)); }
   __device__ void load_global(const float* from) { set(load_numbers(from), load_numbers(from + 4)); }
   __device__ void set(float4 a, float4 b) {
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
   }
   __device__ void put(float* to) const {
-    reinterpret_cast<float4*>(to)[0] = {v[0], v[1], v[2], v[3]};
-    reinterpret_cast<float4*>(to)[1] = {v[4], v[5], v[6], v[7]};
+    store_four(to, {v[0], v[1], v[2], v[3]});
+    store_four(to + 4, {v[4], v[5], v[6], v[7]});
   }
   __device__ void clear() {
 #pragma unroll

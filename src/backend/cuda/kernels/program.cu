@@ -13,7 +13,8 @@ namespace {
 // through a ring of its own in shared memory, a few groups at a time; what is asked for runs ahead of what is
 // computed, into the next phase where that one's weights are known.
 constexpr int kStages = 3;
-constexpr int kStageBytes = 2304;  // 4 groups of one plane with their scales, or 2 of two planes
+constexpr int kStageScales = 2048;  // behind 4 groups of one plane, or 2 of two planes, lie their scales
+constexpr int kStageBytes = 2304;
 
 /// An expert of each row, as routes have it.
 struct Chosen {
@@ -122,7 +123,7 @@ struct Fetcher : Flight {
     const uint32_t to = stage(fill), barrier = arrival(fill);
     barrier_expect(barrier, bytes + scale_bytes);
     copy_bulk(to, values, bytes, barrier);
-    copy_bulk(to + 2048, scales, scale_bytes, barrier);
+    copy_bulk(to + kStageScales, scales, scale_bytes, barrier);
     values += bytes;
     scales += scale_bytes;
     left -= groups;
@@ -188,7 +189,7 @@ __device__ inline void run_job(Fetcher& fetcher, const Phase& phase, const Share
 #pragma unroll
       for (int plane = 0; plane < kPlanes; ++plane)
         values[plane] = read_words(stage + (i * kPlanes + plane) * kBlockBytes + lane * 16);
-      const uint2 scales = read_pair(stage + 2048 + i * (kTile * 4) + g * 8);
+      const uint2 scales = read_pair(stage + kStageScales + i * (kTile * 4) + g * 8);
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
         const float2 unit = read_two_floats(units[q] + (done + i) * 8);

@@ -235,7 +235,8 @@ struct Folded {
   float m = -INFINITY, l = 0.0F;
   float4 o = {0.0F, 0.0F, 0.0F, 0.0F};
 
-  /// fold(), the first `count` of kCount in turn: the factors first, which do not wait for each other.
+  /// The first `count` of kCount, each with its m and l, join in turn (rule 8): the factors first, which do
+  /// not wait for each other.
   template <int kCount>
   __device__ void add(const float2 (&next)[kCount], const float4 (&next_o)[kCount], int count) {
     float before[kCount], own[kCount];
@@ -257,7 +258,6 @@ struct Folded {
   }
   __device__ float4 result() const { return {o.x / l, o.y / l, o.z / l, o.w / l}; }
 };
-__device__ inline void put_four(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
 
 /// A row's spans of heads [first, first + count) to its output; by the whole block, a warp a head. What other
 /// blocks wrote is read past the first cache.
@@ -283,7 +283,7 @@ static __device__ __noinline__ void fold_spans(const AttentionWork& w, int row, 
     }
     all.add(of, its, spans - first_span);
   }
-  put_four(w.rows.out + row * w.rows.ld_out + (first + h) * kHead + d, all.result());
+  store_four(w.rows.out + row * w.rows.ld_out + (first + h) * kHead + d, all.result());
 }
 
 /// Folds the blocks of a span, in order, a warp a head; s.last: the row's spans are left to this block of
@@ -308,11 +308,11 @@ static __device__ __noinline__ void finish_span(const AttentionWork& w, Attentio
     all.add(of, its, blocks);
     const int64_t head = at.kv_head * sharing + h;
     if (alone) {
-      put_four(w.rows.out + at.row * w.rows.ld_out + head * kHead + d, all.result());
+      store_four(w.rows.out + at.row * w.rows.ld_out + head * kHead + d, all.result());
     } else {
       float* const partial =
           w.partials + ((int64_t{at.row} * w.rows.heads + head) * w.spans + at.span) * kPartial;
-      put_four(partial + d, all.o);
+      store_four(partial + d, all.o);
       if (d == 0) *reinterpret_cast<float2*>(partial + kHead) = {all.m, all.l};
     }
   }

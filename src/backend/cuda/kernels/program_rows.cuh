@@ -49,8 +49,6 @@ struct Team {
   __device__ void sync() const { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 };
 
-__device__ inline uint2 pair_of(UnitSum u) { return {float_bits(u.unit), float_bits(u.sum)}; }
-
 /// Where a row lies in shared memory.
 struct SharedRow {
   uint8_t* planes;
@@ -103,8 +101,7 @@ __device__ inline float inverse_norm(const Source& source, uint32_t lanes) {
   float l[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) l[i] = read_float(own + i * 128);
-  const float sum = whole_tree(((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7])));
-  return inverse_norm(sum, static_cast<float>(source.k), source.inverse, source.eps);
+  return inverse_norm(row_tree(l), static_cast<float>(source.k), source.inverse, source.eps);
 }
 
 /// Whether this block is the one that keeps octet o of a row that all blocks round: they share the stores.
@@ -234,7 +231,8 @@ __device__ __noinline__ void round_source(const Source& source, int first, int c
         const UnitSum unit{plain_power(step), sum};
         write_pair(row_at + in_row * 8, planes.high);
         write_pair(row_at + places.second_plane + in_row * 8, planes.low);
-        if (o % 8 == 0) write_pair(row_at + places.units + in_row, pair_of(unit));
+        if (o % 8 == 0)
+          write_pair(row_at + places.units + in_row, {float_bits(unit.unit), float_bits(unit.sum)});
         if (s.planes == nullptr || !keeps(o)) continue;
         const int out = (row0 + row[i]) * s.parts + part;
         auto* const kept = reinterpret_cast<uint2*>(s.planes + 2 * out * s.k) + in_row;

@@ -21,10 +21,10 @@ struct Scratch {
 __device__ inline float lane_tree_once(float lane, Scratch& s) {
   if (threadIdx.x < kRowThreads) s.lanes[threadIdx.x] = lane;
   __syncthreads();
-  const float* x = s.lanes + threadIdx.x % 32;
-  const float a = (x[0] + x[128]) + (x[64] + x[192]);
-  const float b = (x[32] + x[160]) + (x[96] + x[224]);
-  return whole_tree(a + b);
+  float own[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) own[i] = s.lanes[threadIdx.x % 32 + 32 * i];
+  return row_tree(own);
 }
 
 /// Rounds a row, of whose octets a thread holds every blockDim.x-th, to row `row` of `out`. A row that fails
@@ -77,8 +77,6 @@ __device__ inline bool round_own(Octet (&own)[kOwn], int k, int leaves, const Ro
   return finite;
 }
 
-__device__ inline float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
-__device__ inline void store_four(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
 __device__ inline float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
 /// Numbers i … i + 3 of a row's experts, summed up (rule 11).
